@@ -1,0 +1,482 @@
+"""The contract between rf and an array library: raw arrays, ints and tuples of ints in, raw arrays out.
+
+A backend never sees a Tensor or a Dim. Everything about dims, masks, broadcasting and dtypes has been decided before a method here is called:
+operands already broadcast by position against each other and have equal dtypes unless said otherwise. A method that the ops
+call through a plan is a *kernel*: tensor operands first, then static arguments, all positional.
+
+Primitives are abstract. Derived kernels have a default written in primitives, which a backend overrides where it has a fused one.
+Axes are non-negative ints; `axes` is a tuple of them in ascending order.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import contextvars
+import importlib
+import importlib.util
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy
+
+from rf import _config, dtypes
+from rf._errors import BackendError, BackendMissingError, UserError
+
+Raw = Any
+Shape = tuple[int, ...]
+
+
+class KernelTable(dict[str, Callable[..., Any]]):
+    """Kernels of a backend by name, bound at first use. The profiler puts recording versions in here and takes them out again."""
+
+    def __init__(self, backend: Backend):
+        super().__init__()
+        self._backend = backend
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        fn = self[name] = self._backend.bind_kernel(name)
+        return fn
+
+
+class Backend(abc.ABC):
+    """Base class of all backends. One object per backend and process, made by `get_backend`."""
+
+    name: str
+    computes = True
+    """False for a backend that answers with dims only; kernels are then not called."""
+    no_value: Raw = None
+    """What stands for a raw array where nothing is computed."""
+    has_gradients = False
+    raw_types: tuple[type, ...] = ()
+    """Types of raw arrays (subclasses count)."""
+
+    def __init__(self) -> None:
+        self.kernels = KernelTable(self)
+        self.scalars: dict[Any, Raw] = {}
+        self.index = len(_BACKENDS)
+        """A small number, for keys of caches."""
+
+    def bind_kernel(self, name: str) -> Callable[..., Any]:
+        """The function for kernel `name`."""
+        return getattr(self, name)
+
+    def __repr__(self) -> str:
+        return f"<rf backend {self.name}>"
+
+    # -- inspection and transfer
+
+    @abc.abstractmethod
+    def shape_of(self, x: Raw) -> Shape: ...
+
+    @abc.abstractmethod
+    def dtype_of(self, x: Raw) -> str: ...
+
+    def device_of(self, x: Raw) -> str | None:
+        """Where the array lies, as a string ("cpu", "cuda:0"); None when the backend knows no devices."""
+        return None
+
+    @abc.abstractmethod
+    def from_numpy(self, x: numpy.ndarray, dtype: str, device: str | None = None) -> Raw:
+        """A raw array with the values of `x`. May share memory."""
+
+    @abc.abstractmethod
+    def to_numpy(self, x: Raw) -> numpy.ndarray:
+        """The values on the host, without gradient. May share memory."""
+
+    def to_device(self, x: Raw, device: str) -> Raw:
+        """A copy on `device`, or `x` itself when it is there."""
+        return x
+
+    def scalar(self, value: Any, dtype: str) -> Raw:
+        """A 0-dim array on the host, usable beside arrays on any device."""
+        return self.full((), value, dtype, None)
+
+    def item(self, x: Raw) -> Any:
+        """The Python number of a 0-dim array (waits for the device)."""
+        return self.to_numpy(x).item()
+
+    # -- creation
+
+    @abc.abstractmethod
+    def full(self, shape: Shape, value: Any, dtype: str, device: str | None) -> Raw: ...
+
+    @abc.abstractmethod
+    def arange(self, n: int, dtype: str, device: str | None) -> Raw:
+        """0 .. n-1."""
+
+    def copy(self, x: Raw) -> Raw:
+        """A real copy of the data."""
+        return self.add(x, self.scalar(0, self.dtype_of(x)))
+
+    # -- structure
+
+    @abc.abstractmethod
+    def cast(self, x: Raw, dtype: str) -> Raw: ...
+
+    @abc.abstractmethod
+    def permute(self, x: Raw, perm: Shape) -> Raw: ...
+
+    @abc.abstractmethod
+    def reshape(self, x: Raw, shape: Shape) -> Raw: ...
+
+    @abc.abstractmethod
+    def unsqueeze(self, x: Raw, axes: Shape) -> Raw:
+        """Insert axes of length 1 so that they end up at positions `axes` of the result."""
+
+    @abc.abstractmethod
+    def squeeze(self, x: Raw, axes: Shape) -> Raw:
+        """Remove the length-1 axes `axes`."""
+
+    @abc.abstractmethod
+    def expand(self, x: Raw, shape: Shape) -> Raw:
+        """Broadcast axes of length 1 to `shape` (same number of axes)."""
+
+    @abc.abstractmethod
+    def concat(self, *raws_then_axis: Any) -> Raw:
+        """`concat(x, y, ..., axis)`."""
+
+    @abc.abstractmethod
+    def slice(self, x: Raw, axis: int, start: int, stop: int, step: int) -> Raw:
+        """`x[start:stop:step]` along `axis`; 0 <= start <= stop, step >= 1."""
+
+    @abc.abstractmethod
+    def flip(self, x: Raw, axis: int) -> Raw: ...
+
+    @abc.abstractmethod
+    def pad(self, x: Raw, paddings: tuple[tuple[int, int], ...], mode: str, value: Any) -> Raw:
+        """Pad each axis by (left, right); mode "constant", "reflect", "replicate" or "circular"."""
+
+    def split(self, x: Raw, axis: int, sizes: Shape) -> tuple[Raw, ...]:
+        """Consecutive pieces along `axis`."""
+        out, start = [], 0
+        for n in sizes:
+            out.append(self.slice(x, axis, start, start + n, 1))
+            start += n
+        return tuple(out)
+
+    # -- elementwise: unary. Float functions get float operands.
+
+    neg: Callable[..., Raw]
+    abs: Callable[..., Raw]
+    exp: Callable[..., Raw]
+    log: Callable[..., Raw]
+    sqrt: Callable[..., Raw]
+    sin: Callable[..., Raw]
+    cos: Callable[..., Raw]
+    tanh: Callable[..., Raw]
+    ceil: Callable[..., Raw]
+    floor: Callable[..., Raw]
+    round: Callable[..., Raw]
+    expm1: Callable[..., Raw]
+    log1p: Callable[..., Raw]
+    erf: Callable[..., Raw]
+    sign: Callable[..., Raw]
+    logical_not: Callable[..., Raw]
+    is_finite: Callable[..., Raw]
+    is_infinite: Callable[..., Raw]
+    is_neg_infinite: Callable[..., Raw]
+
+    def _like(self, x: Raw, value: Any) -> Raw:
+        return self.scalar(value, self.dtype_of(x))
+
+    def identity(self, x: Raw) -> Raw:
+        """x itself, in a new Tensor."""
+        return x
+
+    def reciprocal(self, x: Raw) -> Raw:
+        """1 / x."""
+        return self.truediv(self._like(x, 1), x)
+
+    def rsqrt(self, x: Raw) -> Raw:
+        """1 / sqrt(x)."""
+        return self.reciprocal(self.sqrt(x))
+
+    def square(self, x: Raw) -> Raw:
+        """x * x."""
+        return self.mul(x, x)
+
+    def sigmoid(self, x: Raw) -> Raw:
+        """1 / (1 + exp(-x))."""
+        half = self._like(x, 0.5)
+        return self.add(self.mul(self.tanh(self.mul(x, half)), half), half)
+
+    def log_sigmoid(self, x: Raw) -> Raw:
+        """log(sigmoid(x)), stable: min(x, 0) - log1p(exp(-|x|))."""
+        return self.sub(self.minimum(x, self._like(x, 0)), self.log1p(self.exp(self.neg(self.abs(x)))))
+
+    def relu(self, x: Raw) -> Raw:
+        """max(x, 0)."""
+        return self.maximum(x, self._like(x, 0))
+
+    def elu(self, x: Raw) -> Raw:
+        """x for x > 0, else exp(x) - 1."""
+        zero = self._like(x, 0)
+        return self.where(self.greater(x, zero), x, self.expm1(self.minimum(x, zero)))
+
+    def selu(self, x: Raw) -> Raw:
+        """scale * (x for x > 0, else alpha * (exp(x) - 1)); constants of Klambauer et al. 2017, arXiv:1706.02515."""
+        zero = self._like(x, 0)
+        negative = self.mul(self._like(x, 1.6732632423543772), self.expm1(self.minimum(x, zero)))
+        return self.mul(self._like(x, 1.0507009873554805), self.where(self.greater(x, zero), x, negative))
+
+    def silu(self, x: Raw) -> Raw:
+        """x * sigmoid(x)."""
+        return self.mul(x, self.sigmoid(x))
+
+    def gelu(self, x: Raw) -> Raw:
+        """x * Phi(x) with the exact normal distribution function."""
+        phi = self.add(self._like(x, 1), self.erf(self.mul(x, self._like(x, math.sqrt(0.5)))))
+        return self.mul(self.mul(x, self._like(x, 0.5)), phi)
+
+    # -- elementwise: binary and compare
+
+    add: Callable[..., Raw]
+    sub: Callable[..., Raw]
+    mul: Callable[..., Raw]
+    truediv: Callable[..., Raw]
+    floordiv: Callable[..., Raw]
+    mod: Callable[..., Raw]
+    pow: Callable[..., Raw]
+    maximum: Callable[..., Raw]
+    minimum: Callable[..., Raw]
+    logical_and: Callable[..., Raw]
+    logical_or: Callable[..., Raw]
+    equal: Callable[..., Raw]
+    not_equal: Callable[..., Raw]
+    less: Callable[..., Raw]
+    less_equal: Callable[..., Raw]
+    greater: Callable[..., Raw]
+    greater_equal: Callable[..., Raw]
+
+    @abc.abstractmethod
+    def where(self, condition: Raw, x: Raw, y: Raw) -> Raw: ...
+
+    def fill_outside(self, x: Raw, mask: Raw, value: float) -> Raw:
+        """x where `mask` holds, else `value`; both broadcast against each other."""
+        return self.where(mask, x, self._like(x, value))
+
+    def at_least(self, x: Raw, value: float) -> Raw:
+        """max(x, value)."""
+        return self.maximum(x, self._like(x, value))
+
+    def squared_difference(self, x: Raw, y: Raw) -> Raw:
+        """(x - y)^2."""
+        return self.square(self.sub(x, y))
+
+    @abc.abstractmethod
+    def logaddexp(self, x: Raw, y: Raw) -> Raw:
+        """log(exp(x) + exp(y)), stable."""
+
+    # -- reductions: the axes are removed. max, min and the arg versions never see an empty axis of masked rows only: see rf.ops.reduce.
+
+    @abc.abstractmethod
+    def sum(self, x: Raw, axes: Shape) -> Raw: ...
+
+    @abc.abstractmethod
+    def max(self, x: Raw, axes: Shape) -> Raw: ...
+
+    @abc.abstractmethod
+    def min(self, x: Raw, axes: Shape) -> Raw: ...
+
+    @abc.abstractmethod
+    def any(self, x: Raw, axes: Shape) -> Raw: ...
+
+    @abc.abstractmethod
+    def all(self, x: Raw, axes: Shape) -> Raw: ...
+
+    @abc.abstractmethod
+    def argmax(self, x: Raw, axis: int) -> Raw:
+        """Index (int32) of the first largest value."""
+
+    @abc.abstractmethod
+    def argmin(self, x: Raw, axis: int) -> Raw:
+        """Index (int32) of the first smallest value."""
+
+    @abc.abstractmethod
+    def mean(self, x: Raw, axes: Shape) -> Raw: ...
+
+    @abc.abstractmethod
+    def logsumexp(self, x: Raw, axes: Shape) -> Raw: ...
+
+    @abc.abstractmethod
+    def cumsum(self, x: Raw, axis: int) -> Raw: ...
+
+    # -- contraction
+
+    @abc.abstractmethod
+    def contract(self, a: Raw, b: Raw, num_common: int, num_a: int, num_reduce: int, num_b: int) -> Raw:
+        """(common..., a..., reduce...) x (common..., reduce..., b...) -> (common..., a..., b...), summing over reduce."""
+
+    def linear(self, x: Raw, weight: Raw, bias: Raw | None) -> Raw:
+        """(..., in) x (in, out) + (out) -> (..., out)."""
+        y = self.contract(x, weight, 0, len(self.shape_of(x)) - 1, 1, 1)
+        return y if bias is None else self.add(y, bias)
+
+    # -- normalizing. `mask` is a bool array that broadcasts against x; the values of x where it is False must not matter.
+
+    @abc.abstractmethod
+    def softmax(self, x: Raw, axis: int) -> Raw: ...
+
+    @abc.abstractmethod
+    def log_softmax(self, x: Raw, axis: int) -> Raw: ...
+
+    def masked_softmax(self, x: Raw, mask: Raw, axis: int) -> Raw:
+        """Softmax over the unmasked entries, exactly 0 at the others; rows without any are all 0."""
+        low = self._like(x, dtypes_lowest(self.dtype_of(x)))
+        return self.where(mask, self.softmax(self.where(mask, x, low), axis), self._like(x, 0))
+
+    def masked_log_softmax(self, x: Raw, mask: Raw, axis: int) -> Raw:
+        """Log softmax over the unmasked entries, -inf at the others."""
+        low = self._like(x, dtypes_lowest(self.dtype_of(x)))
+        return self.where(mask, self.log_softmax(self.where(mask, x, low), axis), self._like(x, -math.inf))
+
+    def layer_norm(self, x: Raw, scale: Raw | None, bias: Raw | None, num_axes: int, eps: float) -> Raw:
+        """Zero mean and unit (biased) variance over the last `num_axes` axes, then * scale + bias (shaped like these axes)."""
+        n = len(self.shape_of(x))
+        axes = tuple(range(n - num_axes, n))
+        centered = self.sub(x, self.unsqueeze(self.mean(x, axes), axes))
+        variance = self.unsqueeze(self.mean(self.square(centered), axes), axes)
+        y = self.mul(centered, self.rsqrt(self.add(variance, self._like(x, eps))))
+        y = y if scale is None else self.mul(y, scale)
+        return y if bias is None else self.add(y, bias)
+
+    def rms_norm(self, x: Raw, scale: Raw | None, bias: Raw | None, num_axes: int, eps: float) -> Raw:
+        """x / sqrt(mean(x^2) + eps) over the last `num_axes` axes, then * scale + bias."""
+        n = len(self.shape_of(x))
+        axes = tuple(range(n - num_axes, n))
+        y = self.mul(x, self.rsqrt(self.add(self.unsqueeze(self.mean(self.square(x), axes), axes), self._like(x, eps))))
+        y = y if scale is None else self.mul(y, scale)
+        return y if bias is None else self.add(y, bias)
+
+    # -- indexing
+
+    @abc.abstractmethod
+    def gather(self, source: Raw, indices: Raw, num_batch: int) -> Raw:
+        """(batch..., axis, rest...) indexed by (batch..., index...) -> (batch..., index..., rest...)."""
+
+    # -- gradients; on a backend without gradients these are plain forward functions
+
+    def stop_gradient(self, x: Raw) -> Raw:
+        """The same values, constant for differentiation."""
+        return x
+
+    def no_grad(self) -> contextlib.AbstractContextManager[Any]:
+        """Context in which nothing is recorded for gradients."""
+        return contextlib.nullcontext()
+
+    def gradient(self, y: Raw, xs: Sequence[Raw]) -> list[Raw]:
+        """d y / d x for each x; y has one element."""
+        raise BackendError(f"backend {self.name} computes no gradients; use rf.select_backend('torch')")
+
+    # -- parameters
+
+    def create_parameter(self, value: Raw, trainable: bool) -> Raw:
+        """A raw array that an optimizer can update in place."""
+        return value
+
+    def assign(self, parameter: Raw, value: Raw) -> Raw:
+        """Set the values of a parameter; returns the raw array that holds them (in place where the backend can)."""
+        return value
+
+
+def dtypes_lowest(dtype: str) -> float:
+    """The lowest finite value of a float dtype: what stands for "smaller than anything" where -inf would make NaN."""
+    if dtype == "bfloat16":
+        return -3.3895313892515355e38
+    return float(numpy.finfo(dtype).min) if dtypes.is_float_dtype(dtype) else int(numpy.iinfo(dtype).min)
+
+
+# -- the registry
+
+_MODULES = {
+    "numpy": ("rf.backends.numpy", "numpy", ""),
+    "torch": ("rf.backends.torch", "torch", "pip install 'rf-eager[torch]'"),
+    "meta": ("rf.backends.meta", "numpy", ""),
+}
+_BACKENDS: dict[str, Backend] = {}
+_BY_RAW_TYPE: dict[type, Backend | None] = {}
+_selected: str | None = None
+_selected_here: contextvars.ContextVar[str | None] = contextvars.ContextVar("rf_backend", default=None)
+
+
+def backend_names() -> tuple[str, ...]:
+    """Names that `get_backend` and `select_backend` know, loadable here or not."""
+    return tuple(_MODULES)
+
+
+def get_backend(name: str) -> Backend:
+    """The backend called `name`, loaded at first use.
+
+    Raises UserError for an unknown name and BackendMissingError, which says what to install, when its framework cannot be imported.
+    """
+    backend = _BACKENDS.get(name)
+    if backend is None:
+        if name not in _MODULES:
+            raise UserError(f"unknown backend {name!r}; choose one of: {', '.join(_MODULES)}")
+        module, framework, install = _MODULES[name]
+        try:
+            importlib.import_module(framework)
+        except ImportError as exc:
+            raise BackendMissingError(f"backend {name!r} needs {framework}, which cannot be imported ({exc}); {install}") from exc
+        backend = importlib.import_module(module).create()
+        if name not in _BACKENDS:
+            _BACKENDS[name] = backend
+            _BY_RAW_TYPE.clear()
+        backend = _BACKENDS[name]
+    return backend
+
+
+def backend_of_raw(raw: Any) -> Backend | None:
+    """The backend that owns an array, by its type; None when no backend does. Loads the backend when its framework is in use."""
+    cls = type(raw)
+    backend = _BY_RAW_TYPE.get(cls)
+    if backend is None:
+        root = cls.__module__.partition(".")[0]
+        if isinstance(raw, numpy.ndarray) or root == "numpy":
+            get_backend("numpy")
+        elif any(c.__module__.partition(".")[0] == "torch" for c in cls.__mro__):
+            get_backend("torch")
+        backend = next((b for b in _BACKENDS.values() if issubclass(cls, b.raw_types)), None)
+        if backend is not None:
+            _BY_RAW_TYPE[cls] = backend
+    return backend
+
+
+def selected_backend() -> Backend:
+    """The backend for new tensors: of the innermost `use_backend`, else of `select_backend`, else RF_BACKEND, else torch if
+    it is installed, else numpy."""
+    return get_backend(selected_backend_name())
+
+
+def selected_backend_name() -> str:
+    """Name of the backend that `selected_backend` gives."""
+    global _selected
+    name = _selected_here.get() or _selected
+    if name is None:
+        name = _config.BACKEND.get()
+        if name is None:
+            name = "torch" if importlib.util.find_spec("torch") is not None else "numpy"
+        elif name not in _MODULES:
+            raise UserError(f"RF_BACKEND: unknown backend {name!r}; choose one of: {', '.join(_MODULES)}")
+        _selected = name
+    return name
+
+
+def select_backend(name: str) -> None:
+    """Make `name` the backend of new tensors for the whole process. Raises UserError or BackendMissingError."""
+    global _selected
+    get_backend(name)
+    _selected = name
+
+
+@contextlib.contextmanager
+def use_backend(name: str) -> Iterator[Backend]:
+    """Make `name` the backend of new tensors inside a `with` block, in this thread (or task) only."""
+    backend = get_backend(name)
+    token = _selected_here.set(name)
+    try:
+        yield backend
+    finally:
+        _selected_here.reset(token)

@@ -1,0 +1,270 @@
+"""PyTorch: raw arrays are torch.Tensor, gradients are torch's own.
+
+This is the reference for the native path (`_torch_native`), and what runs where that is not built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from rf._errors import BackendError
+from rf.backend import Backend, Raw, Shape
+
+_DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name)
+    for name in "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128".split()
+}
+_NAMES = {v: k for k, v in _DTYPES.items()}
+
+
+class TorchBackend(Backend):
+    """See the module docstring."""
+
+    name = "torch"
+    has_gradients = True
+    raw_types = (torch.Tensor,)
+
+    # -- inspection and transfer
+
+    def shape_of(self, x: Raw) -> Shape:
+        return tuple(x.shape)
+
+    def dtype_of(self, x: Raw) -> str:
+        return _NAMES[x.dtype]
+
+    def device_of(self, x: Raw) -> str | None:
+        return str(x.device)
+
+    def from_numpy(self, x: np.ndarray, dtype: str, device: str | None = None) -> Raw:
+        if dtype == "string":
+            raise BackendError("torch has no string tensors; keep strings on the NumPy backend")
+        return torch.tensor(x, dtype=_DTYPES[dtype], device=device)
+
+    def to_numpy(self, x: Raw) -> np.ndarray:
+        x = x.detach().cpu()
+        return (x.float() if x.dtype is torch.bfloat16 else x).numpy()
+
+    def to_device(self, x: Raw, device: str) -> Raw:
+        return x.to(device)
+
+    # -- creation
+
+    def scalar(self, value: Any, dtype: str) -> Raw:
+        return torch.full((), value, dtype=_DTYPES[dtype])
+
+    def full(self, shape: Shape, value: Any, dtype: str, device: str | None) -> Raw:
+        return torch.full(shape, value, dtype=_DTYPES[dtype], device=device)
+
+    def arange(self, n: int, dtype: str, device: str | None) -> Raw:
+        return torch.arange(n, dtype=_DTYPES[dtype], device=device)
+
+    copy = staticmethod(torch.clone)
+
+    # -- structure
+
+    def cast(self, x: Raw, dtype: str) -> Raw:
+        return x.to(_DTYPES[dtype])
+
+    permute = staticmethod(torch.permute)
+    reshape = staticmethod(torch.reshape)
+
+    def expand(self, x: Raw, shape: Shape) -> Raw:
+        return x.expand(shape)
+
+    def unsqueeze(self, x: Raw, axes: Shape) -> Raw:
+        for axis in axes:
+            x = x.unsqueeze(axis)
+        return x
+
+    squeeze = staticmethod(torch.squeeze)
+
+    def concat(self, *raws_then_axis: Any) -> Raw:
+        return torch.cat(raws_then_axis[:-1], raws_then_axis[-1])
+
+    def slice(self, x: Raw, axis: int, start: int, stop: int, step: int) -> Raw:
+        return x[(slice(None),) * axis + (slice(start, stop, step),)]
+
+    def split(self, x: Raw, axis: int, sizes: Shape) -> tuple[Raw, ...]:
+        return torch.split(x, sizes, axis)
+
+    def flip(self, x: Raw, axis: int) -> Raw:
+        return torch.flip(x, (axis,))
+
+    def pad(self, x: Raw, paddings: tuple[tuple[int, int], ...], mode: str, value: Any) -> Raw:
+        if mode == "constant":
+            return F.pad(x, [n for left_right in reversed(paddings) for n in left_right], value=value)
+        # torch's other modes want one or two leading axes that are not padded
+        for axis, (left, right) in enumerate(paddings):
+            if left or right:
+                moved = x.movedim(axis, -1)
+                flat = F.pad(moved.reshape(1, -1, moved.shape[-1]), (left, right), mode=mode)
+                x = flat.reshape(*moved.shape[:-1], flat.shape[-1]).movedim(-1, axis)
+        return x
+
+    # -- elementwise
+
+    neg = staticmethod(torch.neg)
+    abs = staticmethod(torch.abs)
+    exp = staticmethod(torch.exp)
+    expm1 = staticmethod(torch.expm1)
+    log = staticmethod(torch.log)
+    log1p = staticmethod(torch.log1p)
+    sqrt = staticmethod(torch.sqrt)
+    rsqrt = staticmethod(torch.rsqrt)
+    square = staticmethod(torch.square)
+    reciprocal = staticmethod(torch.reciprocal)
+    sin = staticmethod(torch.sin)
+    cos = staticmethod(torch.cos)
+    tanh = staticmethod(torch.tanh)
+    sigmoid = staticmethod(torch.sigmoid)
+    log_sigmoid = staticmethod(F.logsigmoid)
+    ceil = staticmethod(torch.ceil)
+    floor = staticmethod(torch.floor)
+    round = staticmethod(torch.round)
+    erf = staticmethod(torch.erf)
+    sign = staticmethod(torch.sign)
+    relu = staticmethod(torch.relu)
+    elu = staticmethod(F.elu)
+    selu = staticmethod(torch.selu)
+    silu = staticmethod(F.silu)
+    gelu = staticmethod(F.gelu)
+    logical_not = staticmethod(torch.logical_not)
+    is_finite = staticmethod(torch.isfinite)
+    is_infinite = staticmethod(torch.isinf)
+    is_neg_infinite = staticmethod(torch.isneginf)
+
+    add = staticmethod(torch.add)
+    sub = staticmethod(torch.sub)
+    mul = staticmethod(torch.mul)
+    truediv = staticmethod(torch.true_divide)
+    floordiv = staticmethod(torch.floor_divide)
+    mod = staticmethod(torch.remainder)
+    pow = staticmethod(torch.pow)
+    maximum = staticmethod(torch.maximum)
+    minimum = staticmethod(torch.minimum)
+    logical_and = staticmethod(torch.logical_and)
+    logical_or = staticmethod(torch.logical_or)
+    logaddexp = staticmethod(torch.logaddexp)
+    equal = staticmethod(torch.eq)
+    not_equal = staticmethod(torch.ne)
+    less = staticmethod(torch.lt)
+    less_equal = staticmethod(torch.le)
+    greater = staticmethod(torch.gt)
+    greater_equal = staticmethod(torch.ge)
+    where = staticmethod(torch.where)
+
+    # -- reductions
+
+    def sum(self, x: Raw, axes: Shape) -> Raw:
+        return torch.sum(x, axes, dtype=x.dtype) if axes else x
+
+    def mean(self, x: Raw, axes: Shape) -> Raw:
+        return torch.mean(x, axes) if axes else x
+
+    def max(self, x: Raw, axes: Shape) -> Raw:
+        return torch.amax(x, axes) if axes else x
+
+    def min(self, x: Raw, axes: Shape) -> Raw:
+        return torch.amin(x, axes) if axes else x
+
+    def any(self, x: Raw, axes: Shape) -> Raw:
+        return torch.any(x, axes) if axes else x
+
+    def all(self, x: Raw, axes: Shape) -> Raw:
+        return torch.all(x, axes) if axes else x
+
+    def logsumexp(self, x: Raw, axes: Shape) -> Raw:
+        return torch.logsumexp(x, axes) if axes else x
+
+    def argmax(self, x: Raw, axis: int) -> Raw:
+        return _first_index(x, axis, torch.amax(x, axis, keepdim=True))
+
+    def argmin(self, x: Raw, axis: int) -> Raw:
+        return _first_index(x, axis, torch.amin(x, axis, keepdim=True))
+
+    def cumsum(self, x: Raw, axis: int) -> Raw:
+        return torch.cumsum(x, axis, dtype=x.dtype)
+
+    # -- contraction
+
+    def contract(self, a: Raw, b: Raw, num_common: int, num_a: int, num_reduce: int, num_b: int) -> Raw:
+        if num_reduce == 1 and num_b == 1 and (num_a == 1 or num_common == 0 and num_a > 0):
+            return torch.matmul(a, b)
+        common, rest_a = a.shape[:num_common], a.shape[num_common : num_common + num_a]
+        rest_b = b.shape[num_common + num_reduce :]
+        reduced = a.shape[num_common + num_a :].numel()
+        flat_a = a.reshape(*common, rest_a.numel(), reduced)
+        flat_b = b.reshape(*common, reduced, rest_b.numel())
+        return torch.matmul(flat_a, flat_b).reshape(*common, *rest_a, *rest_b)
+
+    def linear(self, x: Raw, weight: Raw, bias: Raw | None) -> Raw:
+        return F.linear(x, weight.t(), bias)
+
+    # -- normalizing
+
+    softmax = staticmethod(torch.softmax)
+    log_softmax = staticmethod(torch.log_softmax)
+
+    def layer_norm(self, x: Raw, scale: Raw | None, bias: Raw | None, num_axes: int, eps: float) -> Raw:
+        return F.layer_norm(x, x.shape[x.dim() - num_axes :], scale, bias, eps)
+
+    def rms_norm(self, x: Raw, scale: Raw | None, bias: Raw | None, num_axes: int, eps: float) -> Raw:
+        y = F.rms_norm(x, x.shape[x.dim() - num_axes :], scale, eps)
+        return y if bias is None else y + bias
+
+    # -- indexing
+
+    def gather(self, source: Raw, indices: Raw, num_batch: int) -> Raw:
+        if num_batch == 0:
+            if source.dim() == 2:
+                return F.embedding(indices, source)
+            return source[indices.long()]
+        extra = indices.dim() - num_batch
+        batch = []
+        for axis, n in enumerate(source.shape[:num_batch]):
+            shape = [1] * (num_batch + extra)
+            shape[axis] = n
+            batch.append(torch.arange(n, device=source.device).reshape(shape))
+        return source[(*batch, indices.long())]
+
+    # -- gradients
+
+    def stop_gradient(self, x: Raw) -> Raw:
+        return x.detach()
+
+    def no_grad(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.no_grad()
+
+    def gradient(self, y: Raw, xs: Sequence[Raw]) -> list[Raw]:
+        grads = torch.autograd.grad(y, xs, retain_graph=True, allow_unused=True)
+        return [torch.zeros_like(x) if g is None else g for x, g in zip(xs, grads)]
+
+    # -- parameters
+
+    def create_parameter(self, value: Raw, trainable: bool) -> Raw:
+        return torch.nn.Parameter(value, requires_grad=trainable)
+
+    def assign(self, parameter: Raw, value: Raw) -> Raw:
+        with torch.no_grad():
+            parameter.copy_(value)
+        return parameter
+
+
+def _first_index(x: Raw, axis: int, best: Raw) -> Raw:
+    # torch leaves open which of several equal values argmax names; rf promises the first. (NaN equals nothing: then index 0.)
+    n = x.shape[axis]
+    shape = [1] * x.dim()
+    shape[axis] = n
+    positions = torch.arange(n, dtype=torch.int32, device=x.device).reshape(shape)
+    return torch.where(x == best, positions, 0 * positions + n).amin(axis) % n
+
+
+def create() -> Backend:
+    """The torch backend."""
+    return TorchBackend()

@@ -1,0 +1,1 @@
+"""All ops, one family a file."""
