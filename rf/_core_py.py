@@ -278,6 +278,11 @@ class Op:
     def __repr__(self) -> str:
         return f"<rf op {self.name}>"
 
+    @property
+    def num_plans(self) -> int:
+        """How many structures have been planned."""
+        return len(self.plans)
+
     def clear_plans(self) -> None:
         """Forget all plans (a default dtype has changed)."""
         self.plans.clear()

@@ -20,6 +20,7 @@ class TensorMethods:
     """See the module docstring."""
 
     __slots__ = ()
+    __array_ufunc__ = None  # a NumPy scalar on the left of an operator leaves the operation to us
 
     if TYPE_CHECKING:
         _dims: tuple[Dim, ...]

@@ -49,6 +49,8 @@ class Backend(abc.ABC):
     no_value: Raw = None
     """What stands for a raw array where nothing is computed."""
     has_gradients = False
+    host_only = False
+    """Whether arrays always lie in host memory."""
     raw_types: tuple[type, ...] = ()
     """Types of raw arrays (subclasses count)."""
 
@@ -375,6 +377,10 @@ class Backend(abc.ABC):
     def create_parameter(self, value: Raw, trainable: bool) -> Raw:
         """A raw array that an optimizer can update in place."""
         return value
+
+    def set_trainable(self, parameter: Raw, trainable: bool) -> Raw:
+        """Whether gradients reach the parameter; returns the raw array that holds it."""
+        return parameter
 
     def assign(self, parameter: Raw, value: Raw) -> Raw:
         """Set the values of a parameter; returns the raw array that holds them (in place where the backend can)."""

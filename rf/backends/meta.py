@@ -33,6 +33,7 @@ class MetaBackend(Backend):
     computes = False
     no_value = NO_VALUE
     has_gradients = True
+    host_only = True
     raw_types = (MetaArray,)
 
     def shape_of(self, x: Raw) -> Shape:

@@ -19,6 +19,7 @@ class NumpyBackend(Backend):
     """See the module docstring."""
 
     name = "numpy"
+    host_only = True
     raw_types = (np.ndarray, np.generic)
 
     def bind_kernel(self, name: str) -> Callable[..., Any]:

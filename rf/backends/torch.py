@@ -250,6 +250,9 @@ class TorchBackend(Backend):
     def create_parameter(self, value: Raw, trainable: bool) -> Raw:
         return torch.nn.Parameter(value, requires_grad=trainable)
 
+    def set_trainable(self, parameter: Raw, trainable: bool) -> Raw:
+        return parameter.requires_grad_(trainable)
+
     def assign(self, parameter: Raw, value: Raw) -> Raw:
         with torch.no_grad():
             parameter.copy_(value)

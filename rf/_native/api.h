@@ -1,0 +1,40 @@
+// What the core and a native backend tell each other. A native backend is a second extension module that hands over a NativeBackend in a
+// capsule; the core then keeps its arrays as payloads and calls its kernels directly, without making Python objects for them.
+#pragma once
+#include <Python.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace rf {
+
+constexpr uint32_t kApiVersion = 3;
+constexpr const char* kApiCapsule = "rf.native_backend";
+
+// One reference to an array object of the native backend. Null stands for an absent operand.
+using Payload = void*;
+
+// A static argument of a kernel, taken apart once, when its plan is compiled.
+struct Static {
+  enum Kind : uint8_t { kNone, kBool, kInt, kFloat, kInts, kDtype, kOther };
+  Kind kind = kNone;
+  int64_t integer = 0;  // kBool, kInt; for kDtype the number of the dtype
+  double number = 0;    // kBool, kInt and kFloat
+  std::vector<int64_t> ints;
+};
+
+// Reads borrowed operands, puts owned results into `out`. False: a Python error is set, and nothing is in `out`.
+using Kernel = bool (*)(const Payload* in, const Static* args, Payload* out);
+
+struct NativeBackend {
+  uint32_t version;
+  void (*retain)(Payload);
+  void (*release)(Payload);
+  PyObject* (*wrap)(Payload);          // the Python array object, a new reference
+  Payload (*unwrap)(PyObject*);        // an owned payload, or null with an error
+  int (*dtype)(Payload);               // number in rf.dtypes.ALL
+  bool (*on_host)(Payload);            // whether the data lies in host memory
+  Kernel (*find)(const char* kernel);  // null: not native, use the Python kernel
+};
+
+} // namespace rf
