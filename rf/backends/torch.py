@@ -6,6 +6,7 @@ This is the reference for the native path (`_torch_native`), and what runs where
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +14,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from rf import _config
+from rf._core import NATIVE, NOTE, register_native
 from rf._errors import BackendError
-from rf.backend import Backend, Raw, Shape
+from rf.backend import Backend, Raw, Shape, get_backend
+from rf.backends import _torch_native
+from rf.backends._torch_index import IndexKernels
+from rf.backends._torch_nn import TorchNnKernels
 
 _DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)
@@ -23,7 +29,7 @@ _DTYPES: dict[str, torch.dtype] = {
 _NAMES = {v: k for k, v in _DTYPES.items()}
 
 
-class TorchBackend(Backend):
+class TorchBackend(TorchNnKernels, IndexKernels, Backend):
     """See the module docstring."""
 
     name = "torch"
@@ -86,6 +92,32 @@ class TorchBackend(Backend):
 
     def concat(self, *raws_then_axis: Any) -> Raw:
         return torch.cat(raws_then_axis[:-1], raws_then_axis[-1])
+
+    def flatten(self, x: Raw, start: int, num: int) -> Raw:
+        return torch.flatten(x, start, start + num - 1)
+
+    unflatten = staticmethod(torch.unflatten)
+    select = staticmethod(torch.select)
+
+    def expand_axis(self, x: Raw, axis: int, size: int) -> Raw:
+        shape = x.shape
+        return x.unsqueeze(axis).expand(*shape[:axis], size, *shape[axis:]) if axis else x.expand(size, *shape)
+
+    def stack(self, *raws_then_axis: Any) -> Raw:
+        return torch.stack(raws_then_axis[:-1], raws_then_axis[-1])
+
+    def unstack(self, x: Raw, axis: int, size: int) -> tuple[Raw, ...]:
+        return torch.unbind(x, axis)
+
+    def unfold(self, x: Raw, axis: int, size: int, step: int) -> Raw:
+        return x.unfold(axis, size, step)
+
+    make_complex = staticmethod(torch.complex)
+
+    def real_as_complex(self, x: Raw) -> Raw:
+        return torch.view_as_complex(x.contiguous())
+
+    complex_as_real = staticmethod(torch.view_as_real)
 
     def slice(self, x: Raw, axis: int, start: int, stop: int, step: int) -> Raw:
         return x[(slice(None),) * axis + (slice(start, stop, step),)]
@@ -183,10 +215,10 @@ class TorchBackend(Backend):
         return torch.logsumexp(x, axes) if axes else x
 
     def argmax(self, x: Raw, axis: int) -> Raw:
-        return _first_index(x, axis, torch.amax(x, axis, keepdim=True))
+        return torch.argmax(x, axis).to(torch.int32)
 
     def argmin(self, x: Raw, axis: int) -> Raw:
-        return _first_index(x, axis, torch.amin(x, axis, keepdim=True))
+        return torch.argmin(x, axis).to(torch.int32)
 
     def cumsum(self, x: Raw, axis: int) -> Raw:
         return torch.cumsum(x, axis, dtype=x.dtype)
@@ -259,15 +291,30 @@ class TorchBackend(Backend):
         return parameter
 
 
-def _first_index(x: Raw, axis: int, best: Raw) -> Raw:
-    # torch leaves open which of several equal values argmax names; rf promises the first. (NaN equals nothing: then index 0.)
-    n = x.shape[axis]
-    shape = [1] * x.dim()
-    shape[axis] = n
-    positions = torch.arange(n, dtype=torch.int32, device=x.device).reshape(shape)
-    return torch.where(x == best, positions, 0 * positions + n).amin(axis) % n
-
-
 def create() -> Backend:
-    """The torch backend."""
-    return TorchBackend()
+    """The torch backend; its tensors take the native path where that can be had."""
+    global _native_note
+    backend = TorchBackend()
+    if not NATIVE:
+        _native_note = f"needs the native core: {NOTE}"
+    elif not _config.TORCH_NATIVE.get():
+        _native_note = "RF_TORCH_NATIVE=0 asks for the backend in Python"
+    else:
+        try:
+            native = _torch_native.load()
+        except _torch_native.BuildError as exc:
+            _native_note = str(exc)
+            print(f"rf: torch runs without its native path: {exc}", file=sys.stderr)
+        else:
+            register_native(backend, native.capsule())
+            _native_note = ""
+    return backend
+
+
+_native_note: str | None = None
+
+
+def native_path_status() -> tuple[bool, str]:
+    """Whether torch tensors take the native path, and if not, why. Loads the backend."""
+    get_backend("torch")
+    return _native_note == "", _native_note or ""
