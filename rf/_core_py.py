@@ -334,7 +334,7 @@ def _structure(args: Sequence[Any], masked: bool) -> tuple[tuple[Any, ...], list
             key.append(None if a._sparse_dim is None else number(a._sparse_dim))
         elif isinstance(a, DimBase):
             key.append(("d", number(a)))  # type: ignore[arg-type]
-        elif isinstance(a, tuple) and a and isinstance(a[0], DimBase):
+        elif isinstance(a, (tuple, list)) and a and isinstance(a[0], DimBase):
             key.append(("d", *[number(d) for d in a]))
         else:
             key.append((type(a), a))

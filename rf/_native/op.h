@@ -112,13 +112,13 @@ private:
     } else if (is_dim(a)) {
       put(kDim);
       return put_dim(a);
-    } else if (PyTuple_Check(a) && depth < 4) {
-      Py_ssize_t n = PyTuple_GET_SIZE(a);
+    } else if ((PyTuple_Check(a) || PyList_Check(a)) && depth < 4) {
+      Py_ssize_t n = PySequence_Fast_GET_SIZE(a);
       if (n > 255) return too_long();
       put(kTuple);
       put(static_cast<uint8_t>(n));
       for (Py_ssize_t i = 0; i < n; ++i) {
-        if (!put_argument(PyTuple_GET_ITEM(a, i), depth + 1)) return false;
+        if (!put_argument(PySequence_Fast_GET_ITEM(a, i), depth + 1)) return false;
         if (RF_UNLIKELY(size > kMaxKey - 64)) return too_long();
       }
     } else if (PyLong_Check(a)) {

@@ -13,7 +13,8 @@ from rf._plan import Plan, PlanBuilder, same
 from rf.ops.reduce import fill_padding
 
 
-def _plan_matmul(p: PlanBuilder, a: Tensor, b: Tensor, reduce: tuple[Dim, ...], use_mask: bool) -> Plan:
+def _plan_matmul(p: PlanBuilder, a: Tensor, b: Tensor, reduce: Dim | Sequence[Dim], use_mask: bool) -> Plan:
+    reduce = as_dims(reduce)
     for letter, t in (("a", a), ("b", b)):
         for d in reduce:
             if d not in t.dims:
@@ -65,7 +66,7 @@ def matmul(a: Tensor, b: Tensor, *, reduce: Dim | Sequence[Dim], use_mask: bool 
 
     Raises DimError when an operand lacks a reduced dim.
     """
-    return _matmul(a, b, as_dims(reduce), use_mask)
+    return _matmul(a, b, reduce, use_mask)
 
 
 dot = matmul

@@ -47,8 +47,9 @@ def _neutral(mode: str, dtype: str) -> float:
     return lowest if low else -1 - lowest if lowest else 255
 
 
-def _plan_reduce(p: PlanBuilder, x: Tensor, mode: str, axes: tuple[Dim, ...], use_mask: bool) -> Plan:
+def _plan_reduce(p: PlanBuilder, x: Tensor, mode: str, axis: Dim | Sequence[Dim], use_mask: bool) -> Plan:
     name = f"reduce_{mode}"
+    axes = as_dims(axis)
     for d in axes:
         if d not in x.dims:
             raise DimError(f"{name}: axis {d!r} is not a dim of {x!r}")
@@ -154,49 +155,49 @@ def reduce(
         raise RfError("reduce: distributed=True is not available; reduce the gradients with torch.distributed")
     if mode not in MODES:
         raise RfError(f"reduce: unknown mode {mode!r}; choose one of {', '.join(MODES)}")
-    return _reduce(source, mode, as_dims(axis), use_mask)
+    return _reduce(source, mode, axis, use_mask)
 
 
 def reduce_sum(source: Tensor, *, axis: Dim | Sequence[Dim], use_mask: bool = True, distributed: bool = False) -> Tensor:
     """Sum over the valid frames. See `reduce`."""
-    return _reduce(source, "sum", as_dims(axis), use_mask) if not distributed else reduce(source, mode="sum", axis=axis, distributed=True)
+    return _reduce(source, "sum", axis, use_mask) if not distributed else reduce(source, mode="sum", axis=axis, distributed=True)
 
 
 def reduce_mean(source: Tensor, *, axis: Dim | Sequence[Dim], use_mask: bool = True) -> Tensor:
     """Mean over the valid frames, 0 if there are none. See `reduce`."""
-    return _reduce(source, "mean", as_dims(axis), use_mask)
+    return _reduce(source, "mean", axis, use_mask)
 
 
 def reduce_max(source: Tensor, *, axis: Dim | Sequence[Dim], use_mask: bool = True) -> Tensor:
     """Maximum over the valid frames. See `reduce`."""
-    return _reduce(source, "max", as_dims(axis), use_mask)
+    return _reduce(source, "max", axis, use_mask)
 
 
 def reduce_min(source: Tensor, *, axis: Dim | Sequence[Dim], use_mask: bool = True) -> Tensor:
     """Minimum over the valid frames. See `reduce`."""
-    return _reduce(source, "min", as_dims(axis), use_mask)
+    return _reduce(source, "min", axis, use_mask)
 
 
 def reduce_logsumexp(source: Tensor, *, axis: Dim | Sequence[Dim], use_mask: bool = True) -> Tensor:
     """log(sum(exp(x))) over the valid frames, stable; -inf if there are none. See `reduce`."""
-    return _reduce(source, "logsumexp", as_dims(axis), use_mask)
+    return _reduce(source, "logsumexp", axis, use_mask)
 
 
 def reduce_any(source: Tensor, *, axis: Dim | Sequence[Dim], use_mask: bool = True) -> Tensor:
     """Whether any valid frame is True. See `reduce`."""
-    return _reduce(source, "any", as_dims(axis), use_mask)
+    return _reduce(source, "any", axis, use_mask)
 
 
 def reduce_all(source: Tensor, *, axis: Dim | Sequence[Dim], use_mask: bool = True) -> Tensor:
     """Whether all valid frames are True. See `reduce`."""
-    return _reduce(source, "all", as_dims(axis), use_mask)
+    return _reduce(source, "all", axis, use_mask)
 
 
 def reduce_argmax(source: Tensor, *, axis: Dim, use_mask: bool = True) -> Tensor:
     """Index of the first largest valid value, int32 with sparse dim `axis`. See `reduce`."""
-    return _reduce(source, "argmax", as_dims(axis), use_mask)
+    return _reduce(source, "argmax", axis, use_mask)
 
 
 def reduce_argmin(source: Tensor, *, axis: Dim, use_mask: bool = True) -> Tensor:
     """Index of the first smallest valid value, int32 with sparse dim `axis`. See `reduce`."""
-    return _reduce(source, "argmin", as_dims(axis), use_mask)
+    return _reduce(source, "argmin", axis, use_mask)

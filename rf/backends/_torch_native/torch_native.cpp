@@ -5,8 +5,10 @@
 // A payload is a TensorImpl with one reference; an operand slot can be read as an at::Tensor, which is one such pointer.
 #include "../../_native/api.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_masked_softmax.h>
+#include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/abs.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
@@ -57,6 +59,7 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/mean.h>
 #include <ATen/ops/minimum.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ne.h>
 #include <ATen/ops/neg.h>
@@ -121,22 +124,49 @@ private:
   PyThreadState* state_ = nullptr;
 };
 
-// Wraps an expression on operands `x`, `y`, `z` and static arguments `s` into a kernel.
-#define RF_KERNEL(name, expression)                                                                                    \
-  bool name(const Payload* in, [[maybe_unused]] const Static* s, Payload* out) {                                       \
+// Whether autograd has nothing to record for an op on the first `n` operands. It would find that out itself, a dispatch per op later.
+bool constant(const Payload* in, int n) {
+  for (int i = 0; i < n; ++i)
+    if (in[i] && tensor(in[i]).unsafeGetTensorImpl()->autograd_meta() != nullptr) return false;
+  return true;
+}
+
+// Evaluates a kernel's expression; below autograd where nothing is to be recorded, which is only right where the result shares no memory with an operand.
+template <class F> at::Tensor evaluate(const at::Tensor& x, bool below_autograd, F&& expression) {
+  Unlocked unlocked(x);
+  if (!below_autograd) return expression();
+  at::AutoDispatchBelowADInplaceOrView below;
+  return expression();
+}
+
+// A kernel from an expression on the operands in[0] (also called x), in[1], ... and static arguments s[0], ... RF_VIEW is for results that may share memory with x,
+// RF_FRESH for those that never do, with `n` operands.
+#define RF_KERNEL(name, below_autograd, expression)                                                                    \
+  bool k_##name(const Payload* in, [[maybe_unused]] const Static* s, Payload* out) {                                   \
     HANDLE_TH_ERRORS                                                                                                   \
     const at::Tensor& x = tensor(in[0]);                                                                               \
-    at::Tensor result;                                                                                                 \
-    {                                                                                                                  \
-      Unlocked unlocked(x);                                                                                            \
-      result = expression;                                                                                             \
-    }                                                                                                                  \
-    give(out[0], std::move(result));                                                                                   \
+    give(out[0], evaluate(x, below_autograd, [&]() -> at::Tensor { return expression; }));                             \
     return true;                                                                                                       \
     END_HANDLE_TH_ERRORS_RET(false)                                                                                    \
   }
-#define RF_UNARY(name) RF_KERNEL(k_##name, at::name(x))
-#define RF_BINARY(name, function) RF_KERNEL(k_##name, function(x, tensor(in[1])))
+#define RF_VIEW(name, expression) RF_KERNEL(name, false, expression)
+#define RF_FRESH(name, n, expression) RF_KERNEL(name, constant(in, n), expression)
+
+// Elementwise kernels on one or two operands, which are the many. ATen gives no warnings here, so the buffer for them, which HANDLE_TH_ERRORS
+// sets up, is left out.
+#define RF_ELEMENTWISE(name, n, expression)                                                                            \
+  bool k_##name(const Payload* in, const Static*, Payload* out) {                                                      \
+    try {                                                                                                              \
+      const at::Tensor& x = tensor(in[0]);                                                                             \
+      give(out[0], evaluate(x, constant(in, n), [&]() -> at::Tensor { return expression; }));                          \
+      return true;                                                                                                     \
+    } catch (...) {                                                                                                    \
+      torch::translate_exception_to_python(std::current_exception());                                                  \
+      return false;                                                                                                    \
+    }                                                                                                                  \
+  }
+#define RF_UNARY(name) RF_ELEMENTWISE(name, 1, at::name(x))
+#define RF_BINARY(name, function) RF_ELEMENTWISE(name, 2, function(x, tensor(in[1])))
 
 const std::array<at::ScalarType, 12> kDtypes = {
     at::kBool, at::kByte,     at::kChar,  at::kShort,  at::kInt,           at::kLong,
@@ -170,10 +200,10 @@ RF_UNARY(neg) RF_UNARY(abs) RF_UNARY(exp) RF_UNARY(expm1) RF_UNARY(log) RF_UNARY
 RF_UNARY(square) RF_UNARY(reciprocal) RF_UNARY(sin) RF_UNARY(cos) RF_UNARY(tanh) RF_UNARY(sigmoid) RF_UNARY(log_sigmoid)
 RF_UNARY(ceil) RF_UNARY(floor) RF_UNARY(round) RF_UNARY(erf) RF_UNARY(sign) RF_UNARY(relu) RF_UNARY(elu) RF_UNARY(selu)
 RF_UNARY(silu) RF_UNARY(gelu) RF_UNARY(logical_not)
-RF_KERNEL(k_is_finite, at::isfinite(x))
-RF_KERNEL(k_is_infinite, at::isinf(x))
-RF_KERNEL(k_is_neg_infinite, at::isneginf(x))
-RF_KERNEL(k_identity, x)
+RF_FRESH(is_finite, 1, at::isfinite(x))
+RF_FRESH(is_infinite, 1, at::isinf(x))
+RF_FRESH(is_neg_infinite, 1, at::isneginf(x))
+RF_VIEW(identity, x)
 
 RF_BINARY(add, at::add) RF_BINARY(sub, at::sub) RF_BINARY(mul, at::mul) RF_BINARY(truediv, at::div)
 RF_BINARY(floordiv, at::floor_divide) RF_BINARY(mod, at::remainder) RF_BINARY(pow, at::pow)
@@ -181,15 +211,15 @@ RF_BINARY(maximum, at::maximum) RF_BINARY(minimum, at::minimum) RF_BINARY(logadd
 RF_BINARY(logical_and, at::logical_and) RF_BINARY(logical_or, at::logical_or)
 RF_BINARY(equal, at::eq) RF_BINARY(not_equal, at::ne) RF_BINARY(less, at::lt) RF_BINARY(less_equal, at::le)
 RF_BINARY(greater, at::gt) RF_BINARY(greater_equal, at::ge)
-RF_KERNEL(k_squared_difference, at::square(at::sub(x, tensor(in[1]))))
-RF_KERNEL(k_where, at::where(x, tensor(in[1]), tensor(in[2])))
-RF_KERNEL(k_cast, x.to(kDtypes.at(static_cast<size_t>(s[0].integer))))
+RF_FRESH(squared_difference, 2, at::square(at::sub(x, tensor(in[1]))))
+RF_FRESH(where, 3, at::where(x, tensor(in[1]), tensor(in[2])))
+RF_VIEW(cast, x.to(kDtypes.at(static_cast<size_t>(s[0].integer))))
 
 bool k_fill_outside(const Payload* in, const Static* s, Payload* out) {
   HANDLE_TH_ERRORS
   const at::Tensor& x = tensor(in[0]);
   const at::Tensor& value = scalar_of(s[0].number, x.scalar_type());
-  give(out[0], at::where(tensor(in[1]), x, value));
+  give(out[0], evaluate(x, constant(in, 2), [&] { return at::where(tensor(in[1]), x, value); }));
   return true;
   END_HANDLE_TH_ERRORS_RET(false)
 }
@@ -204,7 +234,7 @@ bool k_at_least(const Payload* in, const Static* s, Payload* out) {
 
 // -- structure
 
-RF_KERNEL(k_permute, x.permute(s[0].ints))
+RF_VIEW(permute, x.permute(s[0].ints))
 
 // Inserting axes of length 1 is possible as a view whatever the strides are.
 at::Tensor unsqueeze(const at::Tensor& x, const std::vector<int64_t>& axes) {
@@ -213,19 +243,19 @@ at::Tensor unsqueeze(const at::Tensor& x, const std::vector<int64_t>& axes) {
   for (int64_t axis : axes) sizes.insert(sizes.begin() + axis, 1);
   return x.view(sizes);
 }
-RF_KERNEL(k_unsqueeze, unsqueeze(x, s[0].ints))
-RF_KERNEL(k_squeeze, x.squeeze(s[0].ints))
+RF_VIEW(unsqueeze, unsqueeze(x, s[0].ints))
+RF_VIEW(squeeze, x.squeeze(s[0].ints))
 
 // -- reductions. An empty tuple of axes means that nothing is reduced, where ATen would reduce everything.
 
-RF_KERNEL(k_sum, s[0].ints.empty() ? x : at::sum(x, s[0].ints, false, x.scalar_type()))
-RF_KERNEL(k_mean, s[0].ints.empty() ? x : at::mean(x, s[0].ints, false))
-RF_KERNEL(k_any, s[0].ints.empty() ? x : at::any(x, s[0].ints, false))
-RF_KERNEL(k_all, s[0].ints.empty() ? x : at::all(x, s[0].ints, false))
-RF_KERNEL(k_logsumexp, s[0].ints.empty() ? x : at::logsumexp(x, s[0].ints, false))
-RF_KERNEL(k_argmax, at::argmax(x, s[0].integer, false).to(at::kInt))
-RF_KERNEL(k_argmin, at::argmin(x, s[0].integer, false).to(at::kInt))
-RF_KERNEL(k_cumsum, at::cumsum(x, s[0].integer, x.scalar_type()))
+RF_KERNEL(sum, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : at::sum(x, s[0].ints, false, x.scalar_type()))
+RF_KERNEL(mean, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : at::mean(x, s[0].ints, false))
+RF_KERNEL(any, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : at::any(x, s[0].ints, false))
+RF_KERNEL(all, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : at::all(x, s[0].ints, false))
+RF_KERNEL(logsumexp, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : at::logsumexp(x, s[0].ints, false))
+RF_FRESH(argmax, 1, at::argmax(x, s[0].integer, false).to(at::kInt))
+RF_FRESH(argmin, 1, at::argmin(x, s[0].integer, false).to(at::kInt))
+RF_FRESH(cumsum, 1, at::cumsum(x, s[0].integer, x.scalar_type()))
 
 // The maximum over no elements is -inf, or the lowest integer; ATen refuses to say.
 at::Tensor extremum(const at::Tensor& x, const std::vector<int64_t>& axes, bool largest) {
@@ -245,8 +275,8 @@ at::Tensor extremum(const at::Tensor& x, const std::vector<int64_t>& axes, bool 
   int64_t top = is_signed ? static_cast<int64_t>((uint64_t{1} << (bits - 1)) - 1) : 255;
   return at::full(sizes, largest ? (is_signed ? -top - 1 : 0) : top, x.options());
 }
-RF_KERNEL(k_max, extremum(x, s[0].ints, true))
-RF_KERNEL(k_min, extremum(x, s[0].ints, false))
+RF_KERNEL(max, !s[0].ints.empty() && constant(in, 1), extremum(x, s[0].ints, true))
+RF_KERNEL(min, !s[0].ints.empty() && constant(in, 1), extremum(x, s[0].ints, false))
 
 // -- contraction
 
@@ -254,7 +284,13 @@ RF_KERNEL(k_min, extremum(x, s[0].ints, false))
 at::Tensor contract(const at::Tensor& a, const at::Tensor& b, size_t num_common, size_t num_a, size_t num_reduce,
                     size_t num_b) {
   if (num_reduce == 1 && num_b == 1 && num_a == 1 && num_common == 1) return at::bmm(a, b);
-  if (num_reduce == 1 && num_b == 1 && num_common == 0 && num_a > 0) return at::matmul(a, b);
+  if (num_reduce == 1 && num_b == 1 && num_common == 0 && num_a > 0) {
+    if (num_a == 1) return at::mm(a, b);
+    c10::SmallVector<int64_t, 8> sizes(a.sizes().begin(), a.sizes().end());
+    at::Tensor y = at::mm(a.reshape({c10::multiply_integers(sizes.begin(), sizes.end() - 1), sizes.back()}), b);
+    sizes.back() = b.size(1);
+    return at::_unsafe_view(y, sizes);
+  }
   auto product = [](at::IntArrayRef sizes) { return c10::multiply_integers(sizes); };
   at::IntArrayRef size_a = a.sizes(), size_b = b.sizes();
   at::IntArrayRef common = size_a.slice(0, num_common);
@@ -266,14 +302,14 @@ at::Tensor contract(const at::Tensor& a, const at::Tensor& b, size_t num_common,
   c10::SmallVector<int64_t, 8> sizes(common.begin(), common.end());
   sizes.append(only_a.begin(), only_a.end());
   sizes.append(only_b.begin(), only_b.end());
-  return y.view(sizes);
+  return at::_unsafe_view(y, sizes);
 }
-RF_KERNEL(k_contract, contract(x, tensor(in[1]), static_cast<size_t>(s[0].integer), static_cast<size_t>(s[1].integer),
+RF_FRESH(contract, 2, contract(x, tensor(in[1]), static_cast<size_t>(s[0].integer), static_cast<size_t>(s[1].integer),
                                static_cast<size_t>(s[2].integer), static_cast<size_t>(s[3].integer)))
 
 // The weight lies as (in, out), so no transposed view of it is made.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const Payload& bias) {
-  if (!bias) return at::matmul(x, weight);
+  if (!bias) return contract(x, weight, 0, static_cast<size_t>(x.dim()) - 1, 1, 1);
   const at::Tensor& b = tensor(bias);
   if (x.dim() == 2) return at::addmm(b, x, weight);
   if (x.dim() < 2) return at::add(at::matmul(x, weight), b);
@@ -281,14 +317,14 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const Payload& 
   int64_t rows = c10::multiply_integers(x.sizes().slice(0, sizes.size() - 1));
   at::Tensor y = at::addmm(b, x.reshape({rows, sizes.back()}), weight);
   sizes.back() = weight.size(1);
-  return y.view(sizes);
+  return at::_unsafe_view(y, sizes);
 }
-RF_KERNEL(k_linear, linear(x, tensor(in[1]), in[2]))
+RF_FRESH(linear, 3, linear(x, tensor(in[1]), in[2]))
 
 // -- normalizing
 
-RF_KERNEL(k_softmax, at::softmax(x, s[0].integer))
-RF_KERNEL(k_log_softmax, at::log_softmax(x, s[0].integer))
+RF_FRESH(softmax, 1, at::softmax(x, s[0].integer))
+RF_FRESH(log_softmax, 1, at::log_softmax(x, s[0].integer))
 
 // What is masked out, as a contiguous array of the shape of x, for ATen's masked softmax; undefined if all of a row is, which that function does not allow.
 // The layers of a model ask for the same one again and again, so the last ones are kept; they are recognized by their mask, which is referred to weakly.
@@ -338,7 +374,7 @@ bool k_masked_softmax(const Payload* in, const Static* s, Payload* out) {
   if (x.numel() <= kFusedMaskLimit && x.numel() > 0 && x.scalar_type() == at::kFloat && x.is_cpu()) {
     const at::Tensor& padding = padding_of(mask, x, axis);
     if (padding.defined()) {
-      give(out[0], at::_masked_softmax(x, padding, axis, 2));
+      give(out[0], evaluate(x, constant(in, 1), [&] { return at::_masked_softmax(x, padding, axis, 2); }));
       return true;
     }
   }
@@ -374,13 +410,13 @@ at::IntArrayRef last_sizes(const at::Tensor& x, const Static& count) {
   auto n = static_cast<size_t>(count.integer);
   return x.sizes().slice(static_cast<size_t>(x.dim()) - n, n);
 }
-RF_KERNEL(k_layer_norm, at::layer_norm(x, last_sizes(x, s[0]), optional(in[1]), optional(in[2]), s[1].number, false))
+RF_FRESH(layer_norm, 3, at::layer_norm(x, last_sizes(x, s[0]), optional(in[1]), optional(in[2]), s[1].number, false))
 
 at::Tensor rms_norm(const at::Tensor& x, const Payload* in, const Static* s) {
   at::Tensor y = at::rms_norm(x, last_sizes(x, s[0]), optional(in[1]), s[1].number);
   return in[2] ? at::add(y, tensor(in[2])) : y;
 }
-RF_KERNEL(k_rms_norm, rms_norm(x, in, s))
+RF_FRESH(rms_norm, 3, rms_norm(x, in, s))
 
 // -- indexing
 
@@ -397,7 +433,7 @@ at::Tensor gather(const at::Tensor& source, const at::Tensor& indices, int64_t n
   index.push_back(indices.to(at::kLong));
   return at::index(source, index);
 }
-RF_KERNEL(k_gather, gather(x, tensor(in[1]), s[0].integer))
+RF_FRESH(gather, 2, gather(x, tensor(in[1]), s[0].integer))
 
 // -- the table
 
