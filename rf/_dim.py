@@ -423,7 +423,7 @@ class Dim(DimBase):
             if kind != "total":
                 kept = [i for i in pattern if i >= 0]
                 values = values.transpose(kept).reshape([values.shape[i] if i >= 0 else 1 for i in pattern])
-            raw = sizes.cache[key] = backend.from_numpy(numpy.ascontiguousarray(values).reshape(values.shape), dtype, device)
+            raw = sizes.cache[key] = backend.constant(numpy.ascontiguousarray(values).reshape(values.shape), dtype, device)
         return raw
 
     # -- dim math: see rf._dim_math for the rules

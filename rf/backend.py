@@ -21,7 +21,9 @@ from typing import Any
 
 import numpy
 
-from rf import _config, dtypes
+from rf import _config, _random, dtypes
+from rf._backend_fused import FusedKernels
+from rf._backend_nn import NeuralNetKernels
 from rf._errors import BackendError, BackendMissingError, UserError
 
 Raw = Any
@@ -40,7 +42,7 @@ class KernelTable(dict[str, Callable[..., Any]]):
         return fn
 
 
-class Backend(abc.ABC):
+class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
     """Base class of all backends. One object per backend and process, made by `get_backend`."""
 
     name: str
@@ -57,6 +59,8 @@ class Backend(abc.ABC):
     def __init__(self) -> None:
         self.kernels = KernelTable(self)
         self.scalars: dict[Any, Raw] = {}
+        self.masks: dict[Any, Raw] = {}
+        """Masks that follow from sizes alone."""
         self.index = len(_BACKENDS)
         """A small number, for keys of caches."""
 
@@ -82,6 +86,10 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def from_numpy(self, x: numpy.ndarray, dtype: str, device: str | None = None) -> Raw:
         """A raw array with the values of `x`. May share memory."""
+
+    def constant(self, x: numpy.ndarray, dtype: str, device: str | None = None) -> Raw:
+        """Like `from_numpy`, for arrays that are kept: not affected by a mode of the framework (tracing, ...) that is on right now."""
+        return self.from_numpy(x, dtype, device)
 
     @abc.abstractmethod
     def to_numpy(self, x: Raw) -> numpy.ndarray:
@@ -149,6 +157,53 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def pad(self, x: Raw, paddings: tuple[tuple[int, int], ...], mode: str, value: Any) -> Raw:
         """Pad each axis by (left, right); mode "constant", "reflect", "replicate" or "circular"."""
+
+    def flatten(self, x: Raw, start: int, num: int) -> Raw:
+        """Merge the `num` >= 1 axes from `start` on into one."""
+        shape = self.shape_of(x)
+        return self.reshape(x, (*shape[:start], math.prod(shape[start : start + num]), *shape[start + num :]))
+
+    def unflatten(self, x: Raw, axis: int, sizes: Shape) -> Raw:
+        """Split `axis` into axes of `sizes`; one of these may be -1: as many as there are."""
+        shape = self.shape_of(x)
+        rest = math.prod(n for n in sizes if n >= 0)
+        sizes = tuple(n if n >= 0 else shape[axis] // rest if rest else 0 for n in sizes)
+        return self.reshape(x, (*shape[:axis], *sizes, *shape[axis + 1 :]))
+
+    def expand_axis(self, x: Raw, axis: int, size: int) -> Raw:
+        """Insert an axis of length `size` at `axis`, along which x repeats; a view where possible."""
+        shape = self.shape_of(x)
+        return self.expand(self.unsqueeze(x, (axis,)), (*shape[:axis], size, *shape[axis:]))
+
+    def select(self, x: Raw, axis: int, index: int) -> Raw:
+        """Entry `index` >= 0 along `axis`, which is removed."""
+        return self.squeeze(self.slice(x, axis, index, index + 1, 1), (axis,))
+
+    def stack(self, *raws_then_axis: Any) -> Raw:
+        """`stack(x, y, ..., axis)`: along a new axis."""
+        *raws, axis = raws_then_axis
+        return self.concat(*(self.unsqueeze(x, (axis,)) for x in raws), axis)
+
+    def unstack(self, x: Raw, axis: int, size: int) -> tuple[Raw, ...]:
+        """All `size` entries along `axis`, which is removed."""
+        return tuple(self.select(x, axis, i) for i in range(size))
+
+    def unfold(self, x: Raw, axis: int, size: int, step: int) -> Raw:
+        """All windows of `size` frames, every `step` frames: the axis counts windows, a new last axis the frames in them."""
+        num = (self.shape_of(x)[axis] - size) // step + 1
+        frames = (self.slice(x, axis, i, i + (num - 1) * step + 1, step) for i in range(size))
+        return self.stack(*frames, len(self.shape_of(x)))
+
+    @abc.abstractmethod
+    def make_complex(self, real: Raw, imag: Raw) -> Raw: ...
+
+    @abc.abstractmethod
+    def real_as_complex(self, x: Raw) -> Raw:
+        """(..., 2) with real and imaginary part -> (...)."""
+
+    @abc.abstractmethod
+    def complex_as_real(self, x: Raw) -> Raw:
+        """(...) -> (..., 2)."""
 
     def split(self, x: Raw, axis: int, sizes: Shape) -> tuple[Raw, ...]:
         """Consecutive pieces along `axis`."""
@@ -358,6 +413,30 @@ class Backend(abc.ABC):
     def gather(self, source: Raw, indices: Raw, num_batch: int) -> Raw:
         """(batch..., axis, rest...) indexed by (batch..., index...) -> (batch..., index..., rest...)."""
 
+    @abc.abstractmethod
+    def scatter(self, x: Raw, indices: Raw, num_batch: int, num_index: int, size: int, mode: str, initial: float) -> Raw:
+        """Combine (batch..., index..., rest...) at positions (batch..., index...) -> (batch..., size, rest...).
+
+        Mode "sum" adds, "max" and "min" compare, each starting from `initial`.
+        """
+
+    @abc.abstractmethod
+    def sort(self, x: Raw, axis: int, descending: bool) -> tuple[Raw, Raw]:
+        """(values, int32 indices), equal values in their original order; NaN counts as larger than anything."""
+
+    def top_k(self, x: Raw, axis: int, k: int, in_order: bool) -> tuple[Raw, Raw]:
+        """(values, int32 indices) of the k largest, largest first unless not `in_order`; the first ones of equal values."""
+        values, indices = self.sort(x, axis, True)
+        return self.slice(values, axis, 0, k, 1), self.slice(indices, axis, 0, k, 1)
+
+    def search_sorted(self, sorted_: Raw, values: Raw, num_batch: int, right: bool) -> Raw:
+        """How many of `sorted_` (batch..., n) are less (`right`: or equal) than each of `values` (batch..., rest...); int32."""
+        num_rest = len(self.shape_of(values)) - num_batch
+        entries = self.unsqueeze(sorted_, tuple(range(num_batch, num_batch + num_rest)))
+        each = self.unsqueeze(values, (num_batch + num_rest,))
+        before = self.less_equal(entries, each) if right else self.less(entries, each)
+        return self.sum(self.cast(before, "int32"), (num_batch + num_rest,))
+
     # -- gradients; on a backend without gradients these are plain forward functions
 
     def stop_gradient(self, x: Raw) -> Raw:
@@ -394,6 +473,13 @@ def dtypes_lowest(dtype: str) -> float:
     return float(numpy.finfo(dtype).min) if dtypes.is_float_dtype(dtype) else int(numpy.iinfo(dtype).min)
 
 
+def stft_window(length: int, offset: int, total: int) -> numpy.ndarray:
+    """A periodic Hann window of `length` samples from `offset` on, 0 elsewhere: 0.5 - 0.5 cos(2 pi n / length)."""
+    out = numpy.zeros(total)
+    out[offset : offset + length] = 0.5 - 0.5 * numpy.cos(2 * math.pi / length * numpy.arange(length))
+    return out
+
+
 # -- the registry
 
 _MODULES = {
@@ -428,10 +514,17 @@ def get_backend(name: str) -> Backend:
             raise BackendMissingError(f"backend {name!r} needs {framework}, which cannot be imported ({exc}); {install}") from exc
         backend = importlib.import_module(module).create()
         if name not in _BACKENDS:
+            if _random.seed is not None:
+                backend.set_random_seed(_random.seed)
             _BACKENDS[name] = backend
             _BY_RAW_TYPE.clear()
         backend = _BACKENDS[name]
     return backend
+
+
+def loaded_backends() -> tuple[Backend, ...]:
+    """The backends that are in use so far."""
+    return tuple(_BACKENDS.values())
 
 
 def backend_of_raw(raw: Any) -> Backend | None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.utils._mode_utils import no_dispatch
 
 from rf import _config
 from rf._core import NATIVE, NOTE, register_native
@@ -52,6 +53,10 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
             raise BackendError("torch has no string tensors; keep strings on the NumPy backend")
         return torch.tensor(x, dtype=_DTYPES[dtype], device=device)
 
+    def constant(self, x: np.ndarray, dtype: str, device: str | None = None) -> Raw:
+        with no_dispatch():
+            return torch.tensor(x, dtype=_DTYPES[dtype], device=device)
+
     def to_numpy(self, x: Raw) -> np.ndarray:
         x = x.detach().cpu()
         return (x.float() if x.dtype is torch.bfloat16 else x).numpy()
@@ -62,7 +67,8 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
     # -- creation
 
     def scalar(self, value: Any, dtype: str) -> Raw:
-        return torch.full((), value, dtype=_DTYPES[dtype])
+        with no_dispatch():  # it is kept
+            return torch.full((), value, dtype=_DTYPES[dtype])
 
     def full(self, shape: Shape, value: Any, dtype: str, device: str | None) -> Raw:
         return torch.full(shape, value, dtype=_DTYPES[dtype], device=device)

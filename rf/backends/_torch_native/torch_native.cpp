@@ -6,6 +6,7 @@
 #include "../../_native/api.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_masked_softmax.h>
 #include <ATen/ops/_unsafe_view.h>
@@ -82,6 +83,7 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/where.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -190,7 +192,8 @@ const at::Tensor& scalar_of(double value, at::ScalarType type) {
   uint64_t bits;
   std::memcpy(&bits, &value, 8);
   auto [it, is_new] = cache.try_emplace({bits, static_cast<int>(type)});
-  if (is_new) it->second = at::full({}, value, at::TensorOptions().dtype(type));
+  // not through the dispatcher: under a tracing mode that would give something that must not be kept
+  if (is_new) it->second = at::detail::scalar_tensor_static(value, type, at::kCPU);
   return it->second;
 }
 
@@ -326,6 +329,13 @@ RF_FRESH(linear, 3, linear(x, tensor(in[1]), in[2]))
 RF_FRESH(softmax, 1, at::softmax(x, s[0].integer))
 RF_FRESH(log_softmax, 1, at::log_softmax(x, s[0].integer))
 
+// An array in host memory, and nobody who traces, transforms or simulates what is done to it.
+bool plain(const at::Tensor& x) {
+  constexpr c10::DispatchKeySet special({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched,
+                                         c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize});
+  return x.is_cpu() && !x.key_set().has_any(special) && !c10::impl::dispatch_mode_enabled();
+}
+
 // What is masked out, as a contiguous array of the shape of x, for ATen's masked softmax; undefined if all of a row is, which that function does not allow.
 // The layers of a model ask for the same one again and again, so the last ones are kept; they are recognized by their mask, which is referred to weakly.
 // Call it while holding the lock.
@@ -371,7 +381,7 @@ bool k_masked_softmax(const Payload* in, const Static* s, Payload* out) {
   const at::Tensor& x = tensor(in[0]);
   const at::Tensor& mask = tensor(in[1]);
   int64_t axis = s[0].integer;
-  if (x.numel() <= kFusedMaskLimit && x.numel() > 0 && x.scalar_type() == at::kFloat && x.is_cpu()) {
+  if (x.numel() <= kFusedMaskLimit && x.numel() > 0 && x.scalar_type() == at::kFloat && plain(x)) {
     const at::Tensor& padding = padding_of(mask, x, axis);
     if (padding.defined()) {
       give(out[0], evaluate(x, constant(in, 1), [&] { return at::_masked_softmax(x, padding, axis, 2); }));
