@@ -8,7 +8,7 @@
 
 namespace rf {
 
-constexpr uint32_t kApiVersion = 3;
+constexpr uint32_t kApiVersion = 4;
 constexpr const char* kApiCapsule = "rf.native_backend";
 
 // One reference to an array object of the native backend. Null stands for an absent operand.
@@ -20,11 +20,11 @@ struct Static {
   Kind kind = kNone;
   int64_t integer = 0;  // kBool, kInt; for kDtype the number of the dtype
   double number = 0;    // kBool, kInt and kFloat
-  std::vector<int64_t> ints;
+  std::vector<int64_t> ints; // kInts: those of a tuple; of nested tuples, one after the other
 };
 
 // Reads borrowed operands, puts owned results into `out`. False: a Python error is set, and nothing is in `out`.
-using Kernel = bool (*)(const Payload* in, const Static* args, Payload* out);
+using Kernel = bool (*)(const Payload* in, int num_in, const Static* args, Payload* out);
 
 struct NativeBackend {
   uint32_t version;

@@ -48,6 +48,22 @@ struct Plan {
   std::vector<Out> outs;
 };
 
+// Ints of a tuple, or of tuples in it, one after the other; the kind becomes kOther when there is anything else.
+inline bool flatten_ints(PyObject* tuple, Static& s) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(tuple, i);
+    if (PyTuple_Check(item)) {
+      if (!flatten_ints(item, s)) return false;
+    } else if (PyLong_Check(item)) {
+      s.ints.push_back(PyLong_AsLongLong(item));
+      if (s.ints.back() == -1 && PyErr_Occurred()) return false;
+    } else {
+      s.kind = Static::kOther;
+    }
+  }
+  return true;
+}
+
 inline bool to_static(PyObject* value, Static& s) {
   if (value == Py_None) return true;
   if (PyBool_Check(value)) {
@@ -74,15 +90,7 @@ inline bool to_static(PyObject* value, Static& s) {
     }
   } else if (PyTuple_Check(value)) {
     s.kind = Static::kInts;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
-      PyObject* item = PyTuple_GET_ITEM(value, i);
-      if (!PyLong_Check(item)) {
-        s.kind = Static::kOther;
-        return true;
-      }
-      s.ints.push_back(PyLong_AsLongLong(item));
-      if (s.ints.back() == -1 && PyErr_Occurred()) return false;
-    }
+    return flatten_ints(value, s);
   } else {
     s.kind = Static::kOther;
   }

@@ -40,7 +40,7 @@ inline bool execute_python(BackendEntry& backend, PyObject* kernel, PyObject* st
 
 inline bool execute_direct(BackendEntry& backend, Instr& instr, const Payload* in, Payload* out) {
   if (Kernel kernel = instr.native[backend.number]; RF_LIKELY(kernel != nullptr))
-    return kernel(in, instr.statics.data(), out);
+    return kernel(in, static_cast<int>(instr.slots.size()), instr.statics.data(), out);
   return execute_python(backend, instr.kernel, instr.statics_tuple, static_cast<int>(instr.slots.size()),
                         instr.num_out, in, out);
 }

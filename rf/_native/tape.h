@@ -34,7 +34,7 @@ inline bool execute_and_note(BackendEntry& backend, PyObject* kernel, PyObject* 
                              const std::vector<Static>& statics, Kernel native, int num_in, int num_out,
                              const Payload* in, Payload* out) {
   int64_t start = now_ns();
-  bool ok = native ? native(in, statics.data(), out)
+  bool ok = native ? native(in, num_in, statics.data(), out)
                    : execute_python(backend, kernel, statics_tuple, num_in, num_out, in, out);
   int64_t end = now_ns();
   if (!ok) return false;
@@ -116,7 +116,7 @@ inline PyObject* tape_replay(PyObject* self, PyObject* args) {
       }
       out.assign(e.out.size(), nullptr);
       int64_t start = timed ? now_ns() : 0;
-      ok = e.native ? e.native(in.data(), e.statics.data(), out.data())
+      ok = e.native ? e.native(in.data(), static_cast<int>(in.size()), e.statics.data(), out.data())
                     : execute_python(*tape->backend, e.kernel, e.statics_tuple, static_cast<int>(in.size()),
                                      static_cast<int>(out.size()), in.data(), out.data());
       if (timed) ns.push_back(now_ns() - start);

@@ -24,7 +24,7 @@ from types import ModuleType
 from rf import _config
 
 SOURCE = Path(__file__).with_name("torch_native.cpp")
-API = Path(__file__).parents[2] / "_native" / "api.h"
+HEADERS = (*sorted(SOURCE.parent.glob("*.h")), SOURCE.parents[2] / "_native" / "api.h")
 MODULE = "rf_torch_native"
 
 
@@ -38,7 +38,8 @@ def load() -> ModuleType:
 
     command = _command(torch)
     key = hashlib.sha256()
-    for part in (SOURCE.read_bytes(), API.read_bytes(), " ".join(command).encode(), torch.__version__.encode()):
+    files = [path.read_bytes() for path in (SOURCE, *HEADERS)]
+    for part in (*files, " ".join(command).encode(), torch.__version__.encode()):
         key.update(len(part).to_bytes(8, "little") + part)
     key.update(f"{sys.implementation.cache_tag} {platform.machine()} {platform.libc_ver()}".encode())
     folder = _config.CACHE_DIR.get()

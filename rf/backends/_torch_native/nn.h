@@ -1,0 +1,374 @@
+// Contraction, normalizing, attention, dropout, losses.
+#pragma once
+#include "support.h"
+
+namespace {
+
+// -- contraction
+
+// (common..., a..., reduce...) x (common..., reduce..., b...) -> (common..., a..., b...)
+at::Tensor contract(const at::Tensor& a, const at::Tensor& b, size_t num_common, size_t num_a, size_t num_reduce,
+                    size_t num_b) {
+  if (num_reduce == 1 && num_b == 1 && num_a == 1 && num_common == 1) return at::bmm(a, b);
+  if (num_reduce == 1 && num_b == 1 && num_common == 0 && num_a > 0) {
+    if (num_a == 1) return at::mm(a, b);
+    c10::SmallVector<int64_t, 8> sizes(a.sizes().begin(), a.sizes().end());
+    at::Tensor y = at::mm(a.reshape({c10::multiply_integers(sizes.begin(), sizes.end() - 1), sizes.back()}), b);
+    sizes.back() = b.size(1);
+    return at::_unsafe_view(y, sizes);
+  }
+  auto product = [](at::IntArrayRef sizes) { return c10::multiply_integers(sizes); };
+  at::IntArrayRef size_a = a.sizes(), size_b = b.sizes();
+  at::IntArrayRef common = size_a.slice(0, num_common);
+  at::IntArrayRef only_a = size_a.slice(num_common, num_a);
+  at::IntArrayRef reduced = size_a.slice(num_common + num_a, num_reduce);
+  at::IntArrayRef only_b = size_b.slice(num_common + num_reduce, num_b);
+  int64_t batch = product(common), rows = product(only_a), inner = product(reduced), columns = product(only_b);
+  at::Tensor y = at::bmm(a.reshape({batch, rows, inner}), b.reshape({batch, inner, columns}));
+  c10::SmallVector<int64_t, 8> sizes(common.begin(), common.end());
+  sizes.append(only_a.begin(), only_a.end());
+  sizes.append(only_b.begin(), only_b.end());
+  return at::_unsafe_view(y, sizes);
+}
+RF_FRESH(contract, 2, contract(x, tensor(in[1]), static_cast<size_t>(s[0].integer), static_cast<size_t>(s[1].integer),
+                               static_cast<size_t>(s[2].integer), static_cast<size_t>(s[3].integer)))
+
+// The weight lies as (in, out), so no transposed view of it is made.
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const Payload& bias) {
+  if (!bias) return contract(x, weight, 0, static_cast<size_t>(x.dim()) - 1, 1, 1);
+  const at::Tensor& b = tensor(bias);
+  if (x.dim() == 2) return at::addmm(b, x, weight);
+  if (x.dim() < 2) return at::add(at::matmul(x, weight), b);
+  c10::SmallVector<int64_t, 8> sizes(x.sizes().begin(), x.sizes().end());
+  int64_t rows = c10::multiply_integers(x.sizes().slice(0, sizes.size() - 1));
+  at::Tensor y = at::addmm(b, x.reshape({rows, sizes.back()}), weight);
+  sizes.back() = weight.size(1);
+  return at::_unsafe_view(y, sizes);
+}
+RF_FRESH(linear, 3, linear(x, tensor(in[1]), in[2]))
+
+// -- normalizing
+
+RF_FRESH(softmax, 1, at::softmax(x, s[0].integer))
+RF_FRESH(log_softmax, 1, at::log_softmax(x, s[0].integer))
+
+// An array in host memory, and nobody who traces, transforms or simulates what is done to it.
+bool plain(const at::Tensor& x) {
+  constexpr c10::DispatchKeySet special({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched,
+                                         c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize});
+  return x.is_cpu() && !x.key_set().has_any(special) && !c10::impl::dispatch_mode_enabled();
+}
+
+// What is masked out, as a contiguous array of the shape of x, for ATen's masked softmax; undefined if all of a row is, which that function does not allow.
+// The layers of a model ask for the same one again and again, so the last ones are kept; they are recognized by their mask, which is referred to weakly.
+// Call it while holding the lock.
+const at::Tensor& padding_of(const at::Tensor& mask, const at::Tensor& x, int64_t axis) {
+  struct Entry {
+    c10::weak_intrusive_ptr<c10::TensorImpl> mask;
+    uint32_t version;
+    int64_t axis;
+    c10::SmallVector<int64_t, 5> sizes;
+    at::Tensor padding;
+  };
+  static std::vector<Entry> cache;
+  static size_t next = 0;
+  constexpr size_t kEntries = 16;
+  uint32_t version = mask.is_inference() ? 0 : mask._version();
+  for (Entry& e : cache)
+    if (e.mask._unsafe_get_target() == mask.unsafeGetTensorImpl() && e.mask.use_count() > 0 && e.version == version &&
+        e.axis == axis && x.sizes() == at::IntArrayRef(e.sizes))
+      return e.padding;
+  at::Tensor padding = at::logical_not(mask).expand(x.sizes()).contiguous();
+  if (at::any(at::all(padding, axis)).item<bool>()) padding = at::Tensor();
+  Entry entry{c10::weak_intrusive_ptr<c10::TensorImpl>(mask.getIntrusivePtr()), version, axis,
+              c10::SmallVector<int64_t, 5>(x.sizes().begin(), x.sizes().end()), std::move(padding)};
+  if (cache.size() < kEntries) {
+    cache.push_back(std::move(entry));
+    return cache.back().padding;
+  }
+  next = (next + 1) % kEntries;
+  cache[next] = std::move(entry);
+  return cache[next].padding;
+}
+
+// ATen's masked softmax does everything in one pass, but only element by element: with more data the vectorized softmax is ahead.
+constexpr int64_t kFusedMaskLimit = 2048;
+
+double lowest(at::ScalarType type) {
+  if (type == at::kDouble) return std::numeric_limits<double>::lowest();
+  return type == at::kHalf ? -65504.0 : -3.3895313892515355e38; // fits float32 and bfloat16
+}
+
+at::Tensor masked_softmax(const at::Tensor& x, const at::Tensor& mask, int64_t axis, bool below_autograd) {
+  if (x.numel() <= kFusedMaskLimit && x.numel() > 0 && x.scalar_type() == at::kFloat && plain(x)) {
+    const at::Tensor& padding = padding_of(mask, x, axis);
+    if (padding.defined())
+      return evaluate(x, below_autograd, [&] { return at::_masked_softmax(x, padding, axis, 2); });
+  }
+  const at::Tensor& zero = scalar_of(0, x.scalar_type());
+  const at::Tensor& low = scalar_of(lowest(x.scalar_type()), x.scalar_type());
+  return evaluate(x, below_autograd,
+                  [&] { return at::where(mask, at::softmax(at::where(mask, x, low), axis), zero); });
+}
+
+bool k_masked_softmax(const Payload* in, int, const Static* s, Payload* out) {
+  HANDLE_TH_ERRORS
+  give(out[0], masked_softmax(tensor(in[0]), tensor(in[1]), s[0].integer, constant(in, 1)));
+  return true;
+  END_HANDLE_TH_ERRORS_RET(false)
+}
+
+bool k_masked_log_softmax(const Payload* in, int, const Static* s, Payload* out) {
+  HANDLE_TH_ERRORS
+  const at::Tensor& x = tensor(in[0]);
+  const at::Tensor& mask = tensor(in[1]);
+  const at::Tensor& low = scalar_of(lowest(x.scalar_type()), x.scalar_type());
+  const at::Tensor& never = scalar_of(-std::numeric_limits<double>::infinity(), x.scalar_type());
+  at::Tensor y;
+  {
+    Unlocked unlocked(x);
+    y = at::where(mask, at::log_softmax(at::where(mask, x, low), s[0].integer), never);
+  }
+  give(out[0], std::move(y));
+  return true;
+  END_HANDLE_TH_ERRORS_RET(false)
+}
+
+at::IntArrayRef last_sizes(const at::Tensor& x, const Static& count) {
+  auto n = static_cast<size_t>(count.integer);
+  return x.sizes().slice(static_cast<size_t>(x.dim()) - n, n);
+}
+RF_FRESH(layer_norm, 3, at::layer_norm(x, last_sizes(x, s[0]), optional(in[1]), optional(in[2]), s[1].number, false))
+
+at::Tensor rms_norm(const at::Tensor& x, const Payload* in, const Static* s) {
+  at::Tensor y = at::rms_norm(x, last_sizes(x, s[0]), optional(in[1]), s[1].number);
+  return in[2] ? at::add(y, tensor(in[2])) : y;
+}
+RF_FRESH(rms_norm, 3, rms_norm(x, in, s))
+
+// -- attention
+
+bool k_scale(const Payload* in, int, const Static* s, Payload* out) {
+  HANDLE_TH_ERRORS
+  const at::Tensor& x = tensor(in[0]);
+  const at::Tensor& factor = scalar_of(s[0].number, x.scalar_type());
+  give(out[0], evaluate(x, constant(in, 1), [&] { return at::mul(x, factor); }));
+  return true;
+  END_HANDLE_TH_ERRORS_RET(false)
+}
+
+// Bool (query, key): whether key <= query. Every layer asks for the same one. Call it while holding the lock.
+const at::Tensor& causal_mask(const at::Tensor& x) {
+  static std::unordered_map<uint64_t, at::Tensor> cache;
+  static const at::Tensor none;
+  int64_t n_query = x.size(-2), n_key = x.size(-1);
+  uint64_t key = static_cast<uint64_t>(n_query) << 32 | static_cast<uint64_t>(n_key);
+  auto found = cache.find(key);
+  if (found != cache.end() && found->second.device() == x.device()) return found->second;
+  if (cache.size() >= 16) cache.clear();
+  at::TensorOptions options = at::TensorOptions().dtype(at::kLong).device(x.device());
+  at::Tensor& mask = cache[key];
+  mask = at::le(at::arange(n_key, options), at::arange(n_query, options).unsqueeze(1));
+  return mask;
+}
+
+// Softmax over the last axis of (..., query, key) of what an optional mask lets through, and if causal, of keys up to the query only.
+bool k_attention_softmax(const Payload* in, int, const Static* s, Payload* out) {
+  HANDLE_TH_ERRORS
+  const at::Tensor& x = tensor(in[0]);
+  bool causal = s[0].integer != 0;
+  int64_t axis = x.dim() - 1;
+  bool below = constant(in, 1);
+  if (!causal && !in[1]) {
+    give(out[0], evaluate(x, below, [&] { return at::softmax(x, axis); }));
+    return true;
+  }
+  if (!causal) {
+    give(out[0], masked_softmax(x, tensor(in[1]), axis, below));
+    return true;
+  }
+  // Under a transformation or a simulation nothing is taken from the cache, nor put there.
+  at::Tensor visible = plain(x) || !c10::impl::dispatch_mode_enabled() ? causal_mask(x) : at::Tensor();
+  if (!visible.defined()) {
+    at::TensorOptions options = at::TensorOptions().dtype(at::kLong).device(x.device());
+    visible = at::le(at::arange(x.size(-1), options), at::arange(x.size(-2), options).unsqueeze(1));
+  }
+  if (in[1]) visible = at::logical_and(tensor(in[1]), visible);
+  give(out[0], masked_softmax(x, visible, axis, below));
+  return true;
+  END_HANDLE_TH_ERRORS_RET(false)
+}
+
+// (content[..., i, j] + position[..., i, j - i + (n_query - 1)]) * factor. Without gradients, the shifted positions are a view: row i begins one
+// element earlier than the one before. The gradient of such a view is slow, so with gradients it is padded and reshaped (Dai et al. 2019, arXiv:1901.02860).
+at::Tensor add_rel_shifted(const at::Tensor& content, const at::Tensor& position, const at::Tensor& factor, bool below) {
+  int64_t n_query = content.size(-2), n_key = content.size(-1), n_pos = position.size(-1);
+  if (n_query == 0 || n_key == 0) return content.clone();
+  at::Tensor shifted;
+  if (below && plain(content) && plain(position)) {
+    at::Tensor p = position.contiguous();
+    c10::SmallVector<int64_t, 8> sizes(p.sizes().begin(), p.sizes().end());
+    c10::SmallVector<int64_t, 8> strides(p.strides().begin(), p.strides().end());
+    sizes.back() = n_key;
+    strides[strides.size() - 2] = n_pos - 1;
+    strides.back() = 1;
+    shifted = at::as_strided(p, sizes, strides, p.storage_offset() + n_query - 1);
+  } else {
+    c10::SmallVector<int64_t, 8> sizes(position.sizes().begin(), position.sizes().end() - 2);
+    sizes.push_back(n_pos + 1);
+    sizes.push_back(n_query);
+    int64_t axis = position.dim() - 2;
+    at::Tensor p = at::constant_pad_nd(position, {1, 0}).view(sizes).slice(axis, 1, n_pos + 1);
+    sizes[sizes.size() - 2] = n_query;
+    sizes.back() = n_pos;
+    shifted = p.reshape(sizes).slice(axis + 1, 0, n_key);
+  }
+  return at::mul(at::add(content, shifted), factor);
+}
+
+bool k_add_rel_shifted(const Payload* in, int, const Static* s, Payload* out) {
+  HANDLE_TH_ERRORS
+  const at::Tensor& x = tensor(in[0]);
+  const at::Tensor& factor = scalar_of(s[0].number, x.scalar_type());
+  bool below = constant(in, 2);
+  give(out[0], evaluate(x, below, [&] { return add_rel_shifted(x, tensor(in[1]), factor, below); }));
+  return true;
+  END_HANDLE_TH_ERRORS_RET(false)
+}
+
+// -- batch normalization; see NeuralNetKernels in rf/_backend_nn.py
+
+bool k_batch_norm_of_batch(const Payload* in, int, const Static* s, Payload* out) {
+  HANDLE_TH_ERRORS
+  at::Tensor x = tensor(in[0]);
+  const std::vector<int64_t>& axes = s[0].ints;
+  at::ScalarType type = x.scalar_type();
+  const at::Tensor& zero = scalar_of(0, type);
+  const at::Tensor& one = scalar_of(1, type);
+  const at::Tensor& eps = scalar_of(s[1].number, type);
+  int64_t covered = 1;
+  for (int64_t a : axes) covered *= x.size(a);
+  at::Tensor count, mean, variance;
+  const at::Tensor* mask = in[1] ? &tensor(in[1]) : nullptr;
+  if (mask) {
+    int64_t repeats = 1;
+    for (int64_t a : axes)
+      if (mask->size(a) == 1) repeats *= x.size(a);
+    count = at::sum(*mask, at::kLong).to(type);
+    if (repeats != 1) count = at::mul(count, static_cast<double>(repeats));
+    count = at::maximum(count, one);
+    x = at::where(*mask, x, zero);
+  } else {
+    count = scalar_of(static_cast<double>(std::max<int64_t>(covered, 1)), type);
+  }
+  mean = at::div(at::sum(x, axes, true), count);
+  x = at::sub(x, mean);
+  if (mask) x = at::where(*mask, x, zero);
+  variance = at::div(at::sum(at::square(x), axes, true), count);
+  at::Tensor factor = at::rsqrt(at::add(variance, eps));
+  if (in[2]) factor = at::mul(tensor(in[2]), factor);
+  at::Tensor y = at::mul(x, factor);
+  if (in[3]) y = at::add(y, tensor(in[3]));
+  give(out[0], std::move(y));
+  give(out[1], mean.squeeze(axes));
+  give(out[2], variance.squeeze(axes));
+  return true;
+  END_HANDLE_TH_ERRORS_RET(false)
+}
+
+bool k_batch_norm_apply(const Payload* in, int, const Static* s, Payload* out) {
+  HANDLE_TH_ERRORS
+  const at::Tensor& x = tensor(in[0]);
+  const at::Tensor& eps = scalar_of(s[0].number, tensor(in[2]).scalar_type());
+  give(out[0], evaluate(x, constant(in, 5), [&] {
+         at::Tensor factor = at::rsqrt(at::add(tensor(in[2]), eps));
+         if (in[3]) factor = at::mul(tensor(in[3]), factor);
+         at::Tensor y = at::mul(at::sub(x, tensor(in[1])), factor);
+         return in[4] ? at::add(y, tensor(in[4])) : y;
+       }));
+  return true;
+  END_HANDLE_TH_ERRORS_RET(false)
+}
+
+// -- dropout, recurrence, convolution, loss
+
+bool k_dropout(const Payload* in, int, const Static* s, Payload* out) {
+  HANDLE_TH_ERRORS
+  const at::Tensor& x = tensor(in[0]);
+  double p = s[0].number;
+  if (s[1].kind == Static::kNone) {
+    give(out[0], evaluate(x, constant(in, 1), [&] { return at::dropout(x, p, true); }));
+    return true;
+  }
+  const at::Tensor& zero = scalar_of(0, x.scalar_type());
+  c10::SmallVector<int64_t, 8> sizes(static_cast<size_t>(x.dim()), 1);
+  for (int64_t a : s[1].ints) sizes[static_cast<size_t>(a)] = x.size(a);
+  // a select, so that what is dropped does not matter, in value and in gradient
+  give(out[0], evaluate(x, constant(in, 1), [&] {
+         at::Tensor mask = at::dropout(at::ones(sizes, x.options()), p, true);
+         return at::where(at::gt(mask, zero), at::mul(x, mask), zero);
+       }));
+  return true;
+  END_HANDLE_TH_ERRORS_RET(false)
+}
+
+bool k_lstm_step(const Payload* in, int, const Static*, Payload* out) {
+  HANDLE_TH_ERRORS
+  const at::Tensor& x = tensor(in[0]);
+  at::Tensor gates = at::add(at::linear(x, tensor(in[3]), optional(in[5])), at::linear(tensor(in[1]), tensor(in[4])));
+  std::vector<at::Tensor> parts = gates.chunk(4, -1);
+  at::Tensor c = at::add(at::mul(at::sigmoid(parts[1]), tensor(in[2])),
+                         at::mul(at::sigmoid(parts[0]), at::tanh(parts[2])));
+  give(out[0], at::mul(at::sigmoid(parts[3]), at::tanh(c)));
+  give(out[1], std::move(c));
+  return true;
+  END_HANDLE_TH_ERRORS_RET(false)
+}
+
+// (batch..., in, space...) * (out, in / groups, size...): s = strides, (left, right) paddings, dilations, groups. Where there is no window,
+// ATen is given room for one, which is dropped again.
+at::Tensor conv(at::Tensor x, const at::Tensor& filter, const std::optional<at::Tensor>& bias, const Static* s) {
+  const std::vector<int64_t>&strides = s[0].ints, &edges = s[1].ints, &dilations = s[2].ints;
+  auto n = static_cast<int64_t>(strides.size());
+  int64_t num_batch = x.dim() - n - 1;
+  c10::SmallVector<int64_t, 8> batch(x.sizes().begin(), x.sizes().begin() + num_batch);
+  if (num_batch != 1) {
+    c10::SmallVector<int64_t, 8> sizes{c10::multiply_integers(batch)};
+    sizes.append(x.sizes().begin() + num_batch, x.sizes().end());
+    x = x.reshape(sizes);
+  }
+  c10::SmallVector<int64_t, 3> padding, no_padding(static_cast<size_t>(n), 0);
+  c10::SmallVector<int64_t, 6> pad(static_cast<size_t>(2 * n), 0);
+  bool symmetric = true, short_of_window = false;
+  c10::SmallVector<bool, 3> short_axes;
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t length = x.size(2 + i), left = edges[2 * i], right = edges[2 * i + 1];
+    int64_t missing = std::max<int64_t>((filter.size(2 + i) - 1) * dilations[i] + 1 - length - left - right, 0);
+    short_axes.push_back(missing > 0);
+    short_of_window = short_of_window || missing > 0;
+    right += missing;
+    padding.push_back(left);
+    pad[2 * (n - 1 - i)] = left;
+    pad[2 * (n - 1 - i) + 1] = right;
+    symmetric = symmetric && left == right && length > 0;
+  }
+  if (!symmetric) x = at::constant_pad_nd(x, pad);
+  at::Tensor y = at::convolution(x, filter, bias, strides, symmetric ? at::IntArrayRef(padding) : at::IntArrayRef(no_padding),
+                                 dilations, false, no_padding, s[3].integer);
+  if (short_of_window)
+    for (int64_t i = 0; i < n; ++i)
+      if (short_axes[static_cast<size_t>(i)]) y = y.slice(2 + i, 0, 0);
+  if (num_batch == 1) return y;
+  batch.append(y.sizes().begin() + 1, y.sizes().end());
+  return y.reshape(batch);
+}
+RF_FRESH(conv, 3, conv(x, tensor(in[1]), optional(in[2]), s))
+
+at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
+  at::Tensor flat = logits.dim() == 2 ? logits : logits.reshape({targets.numel(), logits.size(-1)});
+  at::Tensor loss = at::cross_entropy_loss(flat, targets.reshape({targets.numel()}).to(at::kLong), {}, 0);
+  return loss.view(targets.sizes());
+}
+RF_FRESH(cross_entropy, 2, cross_entropy(x, tensor(in[1])))
+
+} // namespace
