@@ -16,11 +16,46 @@ from rf.backend import get_backend as get_backend
 from rf.backend import select_backend as select_backend
 from rf.backend import use_backend as use_backend
 from rf.dtypes import *
+from rf.ops.concat import *
 from rf.ops.contract import dot as dot
 from rf.ops.contract import matmul as matmul
+from rf.ops.conv import *
 from rf.ops.create import *
+from rf.ops.ctc import *
 from rf.ops.device import *
+from rf.ops.dropout import *
+from rf.ops.dims import *
 from rf.ops.elementwise import *
+from rf.ops.gradient import *
+from rf.ops.index import *
+from rf.ops.loss import *
+from rf.ops.masking import *
 from rf.ops.normalize import log_softmax as log_softmax
 from rf.ops.normalize import softmax as softmax
+from rf.ops.rand import *
 from rf.ops.reduce import *
+from rf.ops.scatter import *
+from rf.ops.sequence import *
+from rf.ops.signal import *
+from rf.ops.shape import *
+from rf.ops.top import *
+from rf.run_ctx import *
+
+from rf import init as init
+from rf.nn import hooks as hooks
+from rf.nn.attention import *
+from rf.nn.build import *
+from rf.nn.container import *
+from rf.nn.conv import *
+from rf.nn.linear import Embedding as Embedding
+from rf.nn.linear import Linear as Linear
+from rf.nn.module import *
+from rf.nn.norm import *
+from rf.nn.parameter import *
+from rf.nn.pos_enc import *
+from rf.nn.rec import *
+from rf.nn.rel_pos_attention import *
+from rf.nn.rotary import RotaryPosCausalSelfAttention as RotaryPosCausalSelfAttention
+from rf.nn.rotary import RotaryPosSelfAttention as RotaryPosSelfAttention
+from rf.nn.state import *
+from rf.tensor_dict import TensorDict as TensorDict

@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING
 from rf import _config
 from rf._errors import UserError
 
-__all__ = ["NATIVE", "NOTE", "SETTING_ERROR", "DimBase", "Op", "Tensor", "apply", "make_tensor", "register_native", "start_recording", "stop_recording"]
+__all__ = [
+    "NATIVE",
+    "NOTE",
+    "SETTING_ERROR",
+    "DimBase",
+    "Op",
+    "Tensor",
+    "apply",
+    "make_tensor",
+    "register_native",
+    "start_recording",
+    "stop_recording",
+]
 
 NOTE = ""
 """Why the native core is not active; empty when it is."""

@@ -242,7 +242,12 @@ class Tensor(TensorMethods):
 
 
 def make_tensor(
-    backend: Backend, raw: Any, dims: tuple[Dim, ...], dtype: str, feature_dim: Dim | None = None, sparse_dim: Dim | None = None
+    backend: Backend,
+    raw: Any,
+    dims: tuple[Dim, ...],
+    dtype: str,
+    feature_dim: Dim | None = None,
+    sparse_dim: Dim | None = None,
 ) -> Tensor:
     """A Tensor around a raw result, unchecked: for results of kernels, whose dims are known to fit."""
     out = Tensor.__new__(Tensor)
@@ -325,6 +330,13 @@ def _structure(args: Sequence[Any], masked: bool) -> tuple[tuple[Any, ...], list
         distinct.append(base)
         return len(distinct) - 1 | dim.match_priority << PRIORITY_SHIFT
 
+    def argument(a: Any) -> tuple[Any, ...]:
+        if isinstance(a, DimBase):
+            return ("d", number(a))  # type: ignore[arg-type]
+        if isinstance(a, (tuple, list)):
+            return tuple([argument(x) for x in a])
+        return (type(a), a)
+
     key: list[Any] = []
     for a in args:
         if isinstance(a, Tensor):
@@ -332,12 +344,8 @@ def _structure(args: Sequence[Any], masked: bool) -> tuple[tuple[Any, ...], list
             key.append(a._dtype)
             key.append(None if a._feature_dim is None else number(a._feature_dim))
             key.append(None if a._sparse_dim is None else number(a._sparse_dim))
-        elif isinstance(a, DimBase):
-            key.append(("d", number(a)))  # type: ignore[arg-type]
-        elif isinstance(a, (tuple, list)) and a and isinstance(a[0], DimBase):
-            key.append(("d", *[number(d) for d in a]))
         else:
-            key.append((type(a), a))
+            key.append(argument(a))
     if masked:
         for i, dim in enumerate(distinct):  # size dims may add to `distinct` while it is walked
             if dim.dynamic:
@@ -384,7 +392,9 @@ def _dim_of(number: int, distinct: list[Dim]) -> Dim:
 OutSpec = tuple[tuple["Dim", ...], str, "Dim | None", "Dim | None"]
 
 
-def apply(kernel: str, inputs: Sequence[Tensor | None], static: Sequence[Any], outs: Sequence[OutSpec]) -> tuple[Tensor, ...]:
+def apply(
+    kernel: str, inputs: Sequence[Tensor | None], static: Sequence[Any], outs: Sequence[OutSpec]
+) -> tuple[Tensor, ...]:
     """Call one kernel on operands of one backend, for ops that are not planned.
 
     `outs`: (dims, dtype, feature_dim, sparse_dim) of each result. On a backend that computes nothing the kernel is not called.

@@ -45,7 +45,19 @@ class Dim(DimBase):
     :param vocab: anything; kept for the user.
     """
 
-    __slots__ = ("_size", "name", "capacity", "vocab", "kind", "_sizes", "_template", "derivation", "_memo", "_dependents", "_copies")
+    __slots__ = (
+        "_size",
+        "name",
+        "capacity",
+        "vocab",
+        "kind",
+        "_sizes",
+        "_template",
+        "derivation",
+        "_memo",
+        "_dependents",
+        "_copies",
+    )
 
     def __init__(
         self,
@@ -98,12 +110,16 @@ class Dim(DimBase):
         return self
 
     def __reduce__(self) -> Any:
-        raise TypeError(f"{self!r} cannot be pickled: a dim is an identity, a copy of it elsewhere would be another dim")
+        raise TypeError(
+            f"{self!r} cannot be pickled: a dim is an identity, a copy of it elsewhere would be another dim"
+        )
 
     def __lt__(self, other: Dim) -> bool:
         return (self.name or "") < (other.name or "")
 
-    def copy(self, *, match_priority: int | None = None, same_as_self: bool = True, description: str | None = None) -> Dim:
+    def copy(
+        self, *, match_priority: int | None = None, same_as_self: bool = True, description: str | None = None
+    ) -> Dim:
         """The same dim with another match priority (equal to self), or with `same_as_self=False` a new dim with the same sizes."""
         if not same_as_self:
             out = Dim(self.base._size, name=description or self.name, vocab=self.vocab, kind=self.kind)
@@ -225,7 +241,9 @@ class Dim(DimBase):
         if dims is None:
             dims = base._template or ()
         if values.ndim != len(dims):
-            raise DimError(f"fill {self!r}: sizes of shape {values.shape} need {values.ndim} size dims, got {list(dims)}")
+            raise DimError(
+                f"fill {self!r}: sizes of shape {values.shape} need {values.ndim} size dims, got {list(dims)}"
+            )
         if values.size and values.min() < 0:
             raise DimError(f"fill {self!r}: sizes must be >= 0, got {int(values.min())}")
         if any(d.base is base for d in dims):
@@ -254,6 +272,10 @@ class Dim(DimBase):
                 dependent = ref()
                 if dependent is not None and dependent._sizes is not None:
                     dependent._invalidate()
+
+    def declared_size_dims(self) -> tuple[Dim, ...]:
+        """The dims that the sizes depend on, as declared or as last filled; () for a dim without."""
+        return self.base._template or ()
 
     def settle(self) -> None:
         """Make sure that the size dims are known: derived dims compute their sizes.
@@ -423,7 +445,9 @@ class Dim(DimBase):
             if kind != "total":
                 kept = [i for i in pattern if i >= 0]
                 values = values.transpose(kept).reshape([values.shape[i] if i >= 0 else 1 for i in pattern])
-            raw = sizes.cache[key] = backend.constant(numpy.ascontiguousarray(values).reshape(values.shape), dtype, device)
+            raw = sizes.cache[key] = backend.constant(
+                numpy.ascontiguousarray(values).reshape(values.shape), dtype, device
+            )
         return raw
 
     # -- dim math: see rf._dim_math for the rules
@@ -547,7 +571,9 @@ class _SizeTensor(Tensor):
                 raise TypeError(f"sizes of {dim!r}: {type(value).__name__} is not an array type of any loaded backend")
             shape = backend.shape_of(value)
             if len(shape) != len(self.dims):
-                raise DimError(f"sizes of {dim!r}: the array of shape {tuple(shape)} does not fit the size dims {list(self.dims)}")
+                raise DimError(
+                    f"sizes of {dim!r}: the array of shape {tuple(shape)} does not fit the size dims {list(self.dims)}"
+                )
             for n, d in zip(shape, self.dims):
                 d.base.adopt_extent(n)
             dtype = backend.dtype_of(value)

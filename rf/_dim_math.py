@@ -45,7 +45,7 @@ def _chain(x: Any, kind: str) -> tuple[Item, ...]:
     if _is_dim(x) and x.derivation is not None and x.derivation.kind == kind:
         return x.derivation.items
     if isinstance(x, int) and kind == "add":
-        return ((1, x),) if x >= 0 else ((-1, -x),)
+        return () if x == 0 else ((1, x),) if x > 0 else ((-1, -x),)
     return ((1, x),)
 
 
@@ -236,7 +236,9 @@ def _compute(kind: str, values: list[Any], name: str) -> Any:
     if numpy.any(numpy.equal(b, 0)):
         raise DimError(f"dim {name}: division by a size of 0")
     if kind == "truediv" and numpy.any(numpy.mod(a, b)):
-        raise DimError(f"dim {name}: {_numbers(a)} is not divisible by {_numbers(b)}; use // to round down or ceildiv_right to round up")
+        raise DimError(
+            f"dim {name}: {_numbers(a)} is not divisible by {_numbers(b)}; use // to round down or ceildiv_right to round up"
+        )
     return -(-a // b) if kind.startswith("ceildiv") else a // b
 
 
@@ -248,7 +250,9 @@ def _describe(derivation: Derivation) -> str:
     kind, items = derivation
     names = [(x.name or "?") if _is_dim(x) else str(x) for _, x in items]
     if kind == "add":
-        text = "".join(("-" if sign < 0 else "+" if i else "") + n for i, ((sign, _), n) in enumerate(zip(items, names)))
+        text = "".join(
+            ("-" if sign < 0 else "+" if i else "") + n for i, ((sign, _), n) in enumerate(zip(items, names))
+        )
         return f"({text})"
     if kind == "mul":
         return "*".join(names)

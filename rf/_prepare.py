@@ -61,7 +61,9 @@ def operands(name: str, args: Sequence[Any], num_tensors: int) -> tuple[tuple[An
     backend = backends[0] if backends else selected_backend()
     with_tensor_dtype = next((t.dtype for t in tensors), None)
     for t in tensors:
-        with_tensor_dtype = dtypes.result_type(with_tensor_dtype, t.dtype) if with_tensor_dtype != "string" else "string"
+        with_tensor_dtype = (
+            dtypes.result_type(with_tensor_dtype, t.dtype) if with_tensor_dtype != "string" else "string"
+        )
     device = next((backend.device_of(t.raw_tensor) for t in tensors if t.backend is backend), None)
     out = [_operand(name, a, backend, with_tensor_dtype, device) for a in args[:num_tensors]]
     return (*out, *args[num_tensors:]), backend
@@ -81,7 +83,11 @@ def _operand(name: str, x: Any, backend: Backend, beside: str | None, device: st
     if isinstance(x, (bool, int, float, complex)):
         dtype = dtypes.number_type(x) if beside is None else dtypes.scalar_type(x, beside)
         return scalar(backend, x, dtype)
-    hint = "" if backend_of_raw(x) is None else ": a raw array has no dims; wrap it with rf.convert_to_tensor(x, dims=[...])"
+    hint = (
+        ""
+        if backend_of_raw(x) is None
+        else ": a raw array has no dims; wrap it with rf.convert_to_tensor(x, dims=[...])"
+    )
     raise TypeError(f"{name}: expected a Tensor or a number, got {type(x).__name__}{hint}")
 
 
@@ -96,7 +102,9 @@ def scalar(backend: Backend, value: bool | int | float | complex, dtype: str) ->
         if isinstance(value, int) and not isinstance(value, bool) and dtypes.kind(dtype) == 1:
             info = numpy.iinfo(dtype)
             if not info.min <= value <= info.max:
-                raise RfError(f"the number {value} does not fit {dtype} ({info.min}..{info.max}); cast the tensor to a wider dtype first")
+                raise RfError(
+                    f"the number {value} does not fit {dtype} ({info.min}..{info.max}); cast the tensor to a wider dtype first"
+                )
         if len(cache) > 10_000:
             cache.clear()
         raw = cache[key] = backend.scalar(value, dtype)
@@ -186,7 +194,9 @@ def check_raw(t: Tensor, raw: Any) -> Backend:
         raise ShapeError(f"{_named(t)}: the raw tensor has dtype {dtype}, the Tensor says {t.dtype}; convert it first")
     shape = backend.shape_of(raw)
     if len(shape) != len(t.dims):
-        raise ShapeError(f"{_named(t)}: the raw tensor has {len(shape)} axes {tuple(shape)}, the dims are {_dims(t.dims)}")
+        raise ShapeError(
+            f"{_named(t)}: the raw tensor has {len(shape)} axes {tuple(shape)}, the dims are {_dims(t.dims)}"
+        )
     for axis, (n, d) in enumerate(zip(shape, t.dims)):
         d.base.adopt_extent(n)
         extent = d.base.get_extent()

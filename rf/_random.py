@@ -1,4 +1,5 @@
-"""Random numbers on the host: initial weights, which must not depend on the backend, and the draws of the NumPy backend."""
+"""Random numbers on the host: initial weights, which must not depend on the backend, and the draws of the NumPy
+backend."""
 
 from __future__ import annotations
 
@@ -70,7 +71,9 @@ def uniform(rng: numpy.random.Generator, shape: tuple[int, ...], low: Any, high:
     return out
 
 
-def normal(rng: numpy.random.Generator, shape: tuple[int, ...], mean: float, stddev: float, dtype: str) -> numpy.ndarray:
+def normal(
+    rng: numpy.random.Generator, shape: tuple[int, ...], mean: float, stddev: float, dtype: str
+) -> numpy.ndarray:
     """Normal distribution."""
     work = _work_dtype(dtype)
     out = rng.standard_normal(shape, dtype=work)

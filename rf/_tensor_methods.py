@@ -91,6 +91,14 @@ class TensorMethods:
             return exact[0]
         return max(axes, key=lambda i: self.dims[i].match_priority)
 
+    def _axis_of_entry(self, dim: Dim | int, allow_int: bool) -> int:
+        """The axis of exactly this entry of `dims`, match priority included; else as `get_axis_from_description`."""
+        if not isinstance(dim, int):
+            for axis, d in enumerate(self.dims):
+                if d == dim and d.match_priority == dim.match_priority:
+                    return axis
+        return self.get_axis_from_description(dim, allow_int=allow_int)
+
     def num_elements(self) -> int | Tensor:
         """Number of valid elements: an int if nothing is masked, else a scalar int Tensor on the host."""
         return SERVICES["num_elements_of_shape"](self.dims)
@@ -139,7 +147,7 @@ class TensorMethods:
 
     def copy_transpose(self, perm: Sequence[Dim | int], *, allow_int: bool = True) -> Tensor:
         """Axes in the order of `perm`, which must name every dim once. Raises DimError otherwise."""
-        axes = tuple(self.get_axis_from_description(d, allow_int=allow_int) for d in perm)
+        axes = tuple(self._axis_of_entry(d, allow_int) for d in perm)
         if sorted(axes) != list(range(len(self.dims))):
             raise DimError(f"copy_transpose to {list(perm)}: these are not exactly the dims of {self!r}")
         dims = tuple(self.dims[a] for a in axes)
@@ -220,7 +228,9 @@ class TensorMethods:
         )
 
     def __getitem__(self, key: Any) -> Any:
-        raise TypeError(f"x[...] is not supported on {self!r}; use rf.gather(x, indices=..., axis=dim) or rf.slice(x, axis=dim, ...)")
+        raise TypeError(
+            f"x[...] is not supported on {self!r}; use rf.gather(x, indices=..., axis=dim) or rf.slice(x, axis=dim, ...)"
+        )
 
     def __iter__(self) -> Any:
         raise TypeError(f"{self!r} cannot be iterated over; use rf.unstack(x, axis=dim)")

@@ -414,7 +414,9 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         """(batch..., axis, rest...) indexed by (batch..., index...) -> (batch..., index..., rest...)."""
 
     @abc.abstractmethod
-    def scatter(self, x: Raw, indices: Raw, num_batch: int, num_index: int, size: int, mode: str, initial: float) -> Raw:
+    def scatter(
+        self, x: Raw, indices: Raw, num_batch: int, num_index: int, size: int, mode: str, initial: float
+    ) -> Raw:
         """Combine (batch..., index..., rest...) at positions (batch..., index...) -> (batch..., size, rest...).
 
         Mode "sum" adds, "max" and "min" compare, each starting from `initial`.
@@ -511,7 +513,9 @@ def get_backend(name: str) -> Backend:
         try:
             importlib.import_module(framework)
         except ImportError as exc:
-            raise BackendMissingError(f"backend {name!r} needs {framework}, which cannot be imported ({exc}); {install}") from exc
+            raise BackendMissingError(
+                f"backend {name!r} needs {framework}, which cannot be imported ({exc}); {install}"
+            ) from exc
         backend = importlib.import_module(module).create()
         if name not in _BACKENDS:
             if _random.seed is not None:

@@ -144,11 +144,7 @@ def restore_params(model: Module, params: Mapping[str, np.ndarray], *, allow_mis
     names = check_params_complete(model, params, allow_missing=allow_missing)
     own = dict(model.named_parameters())
     for name in names:
-        p = own[name]
-        backend = p.backend
-        assert backend is not None
-        raw = backend.from_numpy(params[name], p.dtype, p.device)
-        p.assign(Tensor(name, p.dims, p.dtype, raw_tensor=raw, sparse_dim=p.sparse_dim))
+        own[name].assign(params[name])
 
 
 def param_arrays(values: Module | Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, str]]:

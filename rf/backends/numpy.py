@@ -10,12 +10,13 @@ import numpy as np
 
 from rf._errors import BackendError
 from rf.backend import Backend, Raw, Shape
+from rf.backends._numpy_nn import NumpyNnKernels
 
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-class NumpyBackend(Backend):
+class NumpyBackend(NumpyNnKernels, Backend):
     """See the module docstring."""
 
     name = "numpy"
@@ -83,6 +84,17 @@ class NumpyBackend(Backend):
         options = {"constant_values": value} if mode == "constant" else {}
         return np.pad(x, paddings, mode=_PAD_MODES[mode], **options)  # type: ignore[call-overload]
 
+    def make_complex(self, real: Raw, imag: Raw) -> Raw:
+        out = np.empty(np.broadcast_shapes(real.shape, imag.shape), dtype=np.result_type(real, np.complex64))
+        out.real, out.imag = real, imag
+        return out
+
+    def real_as_complex(self, x: Raw) -> Raw:
+        return self.make_complex(x[..., 0], x[..., 1])
+
+    def complex_as_real(self, x: Raw) -> Raw:
+        return np.stack([x.real, x.imag], axis=-1)
+
     # -- elementwise
 
     neg = staticmethod(np.negative)
@@ -133,8 +145,12 @@ class NumpyBackend(Backend):
     def sum(self, x: Raw, axes: Shape) -> Raw:
         return np.sum(x, axis=axes, dtype=x.dtype)
 
-    max = staticmethod(np.max)
-    min = staticmethod(np.min)
+    def max(self, x: Raw, axes: Shape) -> Raw:
+        return np.max(x, axis=axes, initial=_extremes(x.dtype)[0])
+
+    def min(self, x: Raw, axes: Shape) -> Raw:
+        return np.min(x, axis=axes, initial=_extremes(x.dtype)[1])
+
     any = staticmethod(np.any)
     all = staticmethod(np.all)
 
@@ -143,10 +159,10 @@ class NumpyBackend(Backend):
         return (np.sum(x, axis=axes, dtype=x.dtype) / x.dtype.type(count)).astype(x.dtype)
 
     def argmax(self, x: Raw, axis: int) -> Raw:
-        return np.argmax(x, axis=axis).astype(np.int32)
+        return np.argmax(x, axis=axis).astype(np.int32) if x.shape[axis] else np.sum(x, axis=axis, dtype=np.int32)
 
     def argmin(self, x: Raw, axis: int) -> Raw:
-        return np.argmin(x, axis=axis).astype(np.int32)
+        return np.argmin(x, axis=axis).astype(np.int32) if x.shape[axis] else np.sum(x, axis=axis, dtype=np.int32)
 
     def logsumexp(self, x: Raw, axes: Shape) -> Raw:
         if any(x.shape[a] == 0 for a in axes):
@@ -166,7 +182,7 @@ class NumpyBackend(Backend):
         reduced = a.shape[num_common + num_a :]
         flat_a = a.reshape(*common, math.prod(rest_a), math.prod(reduced))
         flat_b = b.reshape(*common, math.prod(reduced), math.prod(rest_b))
-        return np.matmul(flat_a, flat_b).reshape(*common, *rest_a, *rest_b)
+        return np.matmul(flat_a, flat_b).reshape((*common, *rest_a, *rest_b))
 
     # -- normalizing
 
@@ -190,6 +206,33 @@ class NumpyBackend(Backend):
         batch = np.ogrid[tuple(slice(n) for n in source.shape[:num_batch])]
         extra = indices.ndim - num_batch
         return source[tuple(b.reshape(b.shape + (1,) * extra) for b in batch) + (indices,)]
+
+    def scatter(
+        self, x: Raw, indices: Raw, num_batch: int, num_index: int, size: int, mode: str, initial: float
+    ) -> Raw:
+        batch, rest = x.shape[:num_batch], x.shape[num_batch + num_index :]
+        out = np.full((*batch, size, *rest), initial, dtype=x.dtype)
+        index = indices.reshape(*batch, math.prod(x.shape[num_batch : num_batch + num_index]))
+        where = (*(b[..., None] for b in np.ogrid[tuple(slice(n) for n in batch)]), index)
+        combine = {"sum": np.add, "max": np.maximum, "min": np.minimum}[mode]
+        combine.at(out, where, x.reshape(*index.shape, *rest))
+        return out
+
+    def sort(self, x: Raw, axis: int, descending: bool) -> tuple[Raw, Raw]:
+        if descending:  # backwards twice, so that equal values stay in order
+            n = x.shape[axis]
+            indices = n - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+        else:
+            indices = np.argsort(x, axis=axis, kind="stable")
+        return np.take_along_axis(x, indices, axis), indices.astype(np.int32)
+
+
+def _extremes(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """What max and min of no values are."""
+    if dtype.kind == "f":
+        return -np.inf, np.inf
+    info = np.iinfo(dtype)
+    return info.min, info.max
 
 
 def _np_dtype(dtype: str) -> np.dtype[Any]:

@@ -6,6 +6,7 @@ This is the reference for the native path (`_torch_native`), and what runs where
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -121,7 +122,8 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
     make_complex = staticmethod(torch.complex)
 
     def real_as_complex(self, x: Raw) -> Raw:
-        return torch.view_as_complex(x.contiguous())
+        # (a contiguous array without entries may still have other strides than the view needs)
+        return torch.view_as_complex(x.contiguous()) if x.numel() else torch.complex(x[..., 0], x[..., 1])
 
     complex_as_real = staticmethod(torch.view_as_real)
 
@@ -135,7 +137,7 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
         return torch.flip(x, (axis,))
 
     def pad(self, x: Raw, paddings: tuple[tuple[int, int], ...], mode: str, value: Any) -> Raw:
-        if mode == "constant":
+        if mode == "constant" or not x.numel():
             return F.pad(x, [n for left_right in reversed(paddings) for n in left_right], value=value)
         # torch's other modes want one or two leading axes that are not padded
         for axis, (left, right) in enumerate(paddings):
@@ -206,10 +208,10 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
         return torch.mean(x, axes) if axes else x
 
     def max(self, x: Raw, axes: Shape) -> Raw:
-        return torch.amax(x, axes) if axes else x
+        return _max_of_nothing(x, axes) if x.numel() == 0 else torch.amax(x, axes) if axes else x
 
     def min(self, x: Raw, axes: Shape) -> Raw:
-        return torch.amin(x, axes) if axes else x
+        return -1 - _max_of_nothing(x, axes) if x.numel() == 0 else torch.amin(x, axes) if axes else x
 
     def any(self, x: Raw, axes: Shape) -> Raw:
         return torch.any(x, axes) if axes else x
@@ -221,10 +223,10 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
         return torch.logsumexp(x, axes) if axes else x
 
     def argmax(self, x: Raw, axis: int) -> Raw:
-        return torch.argmax(x, axis).to(torch.int32)
+        return torch.argmax(x, axis).to(torch.int32) if x.shape[axis] else torch.sum(x, axis).to(torch.int32)
 
     def argmin(self, x: Raw, axis: int) -> Raw:
-        return torch.argmin(x, axis).to(torch.int32)
+        return torch.argmin(x, axis).to(torch.int32) if x.shape[axis] else torch.sum(x, axis).to(torch.int32)
 
     def cumsum(self, x: Raw, axis: int) -> Raw:
         return torch.cumsum(x, axis, dtype=x.dtype)
@@ -239,7 +241,7 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
         reduced = a.shape[num_common + num_a :].numel()
         flat_a = a.reshape(*common, rest_a.numel(), reduced)
         flat_b = b.reshape(*common, reduced, rest_b.numel())
-        return torch.matmul(flat_a, flat_b).reshape(*common, *rest_a, *rest_b)
+        return torch.matmul(flat_a, flat_b).reshape((*common, *rest_a, *rest_b))
 
     def linear(self, x: Raw, weight: Raw, bias: Raw | None) -> Raw:
         return F.linear(x, weight.t(), bias)
@@ -295,6 +297,12 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
         with torch.no_grad():
             parameter.copy_(value)
         return parameter
+
+
+def _max_of_nothing(x: Raw, axes: Shape) -> Raw:
+    # torch raises here; -1 - this is what the minimum is: +inf, or the largest integer
+    low = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+    return torch.full([n for a, n in enumerate(x.shape) if a not in axes], low, dtype=x.dtype, device=x.device)
 
 
 def create() -> Backend:

@@ -46,7 +46,9 @@ def _plan_matmul(p: PlanBuilder, a: Tensor, b: Tensor, reduce: Dim | Sequence[Di
     out = p.emit("contract", x, y, static=(len(common), len(only[first]), len(reduce), len(only[second])))
     out_dims = [*common, *only[first], *only[second]]
     out_dims = [d.base if sum(d.base is o.base for o in out_dims) == 1 else d for d in out_dims]
-    features = [t.feature_dim for t in (a, b) if t.feature_dim is not None and any(t.feature_dim == d for d in out_dims)]
+    features = [
+        t.feature_dim for t in (a, b) if t.feature_dim is not None and any(t.feature_dim == d for d in out_dims)
+    ]
     feature = features[0] if features and all(f == features[0] for f in features) else None
     return p.finish(p.out(out, out_dims, dtype, feature))
 
@@ -77,7 +79,9 @@ def _plan_linear(p: PlanBuilder, x: Tensor, weight: Tensor, bias: Tensor | None,
         raise DimError(f"Linear: the input {x!r} has no dim {in_dim!r} (in_dim); the weight is {weight!r}")
     rest = [d for d in x.dims if d != in_dim]
     if out_dim in rest:
-        raise DimError(f"Linear: the input {x!r} already has the output dim {out_dim!r}; replace one of them (rf.replace_dim)")
+        raise DimError(
+            f"Linear: the input {x!r} already has the output dim {out_dim!r}; replace one of them (rf.replace_dim)"
+        )
     dtype = dtypes.result_type(x.dtype, weight.dtype)
     slot = p.permute(p.cast(0, x.dtype, dtype), x.dims, [*rest, x.dims[x.get_axis_from_description(in_dim)]])
     w_in = weight.dims[weight.get_axis_from_description(in_dim)]

@@ -134,7 +134,9 @@ def constant(
     feature_dim: Dim | None = None,
 ) -> Tensor:
     """`full` with the value first."""
-    return full(dims=dims, fill_value=fill_value, dtype=dtype, device=device, sparse_dim=sparse_dim, feature_dim=feature_dim)
+    return full(
+        dims=dims, fill_value=fill_value, dtype=dtype, device=device, sparse_dim=sparse_dim, feature_dim=feature_dim
+    )
 
 
 def zeros(
@@ -165,12 +167,16 @@ def ones(
 
 def zeros_like(other: Tensor) -> Tensor:
     """Zeros with the dims, dtype and device of `other`."""
-    return zeros(other.dims, dtype=other.dtype, device=other.device, sparse_dim=other.sparse_dim, feature_dim=other.feature_dim)
+    return zeros(
+        other.dims, dtype=other.dtype, device=other.device, sparse_dim=other.sparse_dim, feature_dim=other.feature_dim
+    )
 
 
 def ones_like(other: Tensor) -> Tensor:
     """Ones with the dims, dtype and device of `other`."""
-    return ones(other.dims, dtype=other.dtype, device=other.device, sparse_dim=other.sparse_dim, feature_dim=other.feature_dim)
+    return ones(
+        other.dims, dtype=other.dtype, device=other.device, sparse_dim=other.sparse_dim, feature_dim=other.feature_dim
+    )
 
 
 def range_over_dim(dim: Dim, *, dtype: str | None = None, device: str | None = None) -> Tensor:

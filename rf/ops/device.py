@@ -15,7 +15,9 @@ def copy_to_device(x: Tensor, device: str | None = None) -> Tensor:
     device = device or _default_device
     if device is None or x.backend is None or not x.backend.computes or x.device in (None, device):
         return x
-    return make_tensor(x.backend, x.backend.to_device(x.raw_tensor, device), x.dims, x.dtype, x.feature_dim, x.sparse_dim)
+    return make_tensor(
+        x.backend, x.backend.to_device(x.raw_tensor, device), x.dims, x.dtype, x.feature_dim, x.sparse_dim
+    )
 
 
 def get_default_device() -> str | None:

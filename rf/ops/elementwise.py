@@ -56,7 +56,9 @@ def _merged(name: str, a: Dim | None, b: Dim | None) -> Dim | None:
     return a if a == b else None
 
 
-def _finish(p: PlanBuilder, slot: Any, dims: Sequence[Dim], dtype: str, operands: Sequence[Tensor], sparse: bool = True) -> Plan:
+def _finish(
+    p: PlanBuilder, slot: Any, dims: Sequence[Dim], dtype: str, operands: Sequence[Tensor], sparse: bool = True
+) -> Plan:
     feature = sparse_dim = None
     for i, t in enumerate(operands):
         feature = t.feature_dim if i == 0 else _merged("feature_dim", feature, t.feature_dim)
@@ -123,7 +125,19 @@ def _binary(name: str) -> Op:
 # -- the ops
 
 COMPARE = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "maximum", "minimum", "squared_difference", "logaddexp")
+ARITHMETIC = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "maximum",
+    "minimum",
+    "squared_difference",
+    "logaddexp",
+)
 LOGICAL = ("logical_and", "logical_or")
 FLOAT_UNARY = (
     "exp expm1 log log1p sqrt rsqrt reciprocal sin cos tanh sigmoid log_sigmoid elu selu silu gelu erf".split()

@@ -50,12 +50,16 @@ def log_softmax(a: Tensor, *, axis: Dim, use_mask: bool = True) -> Tensor:
 
 
 def _norm_planner(kernel: str) -> Any:
-    def plan(p: PlanBuilder, x: Tensor, scale: Tensor | None, bias: Tensor | None, in_dims: tuple[Dim, ...], eps: float) -> Plan:
+    def plan(
+        p: PlanBuilder, x: Tensor, scale: Tensor | None, bias: Tensor | None, in_dims: tuple[Dim, ...], eps: float
+    ) -> Plan:
         for d in in_dims:
             if d not in x.dims:
                 raise DimError(f"{kernel}: the input {x!r} has no dim {d!r}")
             if d.is_dynamic():
-                raise DimError(f"{kernel}: {d!r} is dynamic; normalize over static dims, or use rf.normalize for sequences")
+                raise DimError(
+                    f"{kernel}: {d!r} is dynamic; normalize over static dims, or use rf.normalize for sequences"
+                )
         dtype = dtypes.floating(x.dtype)
         order = [*[d for d in x.dims if d not in in_dims], *in_dims]
         slot = p.permute(p.cast(0, x.dtype, dtype), x.dims, order)

@@ -1,13 +1,13 @@
 """Random tensors.
 
-Two sources: `static=True` draws on the host, from a generator that `set_random_seed` seeds, and so gives the same numbers on every
-backend; everything else is drawn by the backend's own generator, where the data lies. The padded extent is drawn too.
+Two sources: `static=True` draws on the host, from a generator that `set_random_seed` seeds, and so gives the same
+numbers on every backend; everything else is drawn by the backend's own generator, where the data lies. The padded
+extent is drawn too.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +18,10 @@ from rf._dim import Dim
 from rf._errors import DimError, RfError
 from rf.backend import selected_backend
 from rf.ops import device as _device
-from rf.ops.elementwise import cast, combine, floor, minimum
+from rf.ops.elementwise import cast, combine, compare_bc, floor, minimum, safe_log
+from rf.ops.top import top_k
+from rf.ops.reduce import reduce_max, reduce_sum
+from rf.ops.sequence import cumsum
 
 __all__ = [
     "get_random_state",
@@ -87,7 +90,8 @@ def reset_step_random_state() -> None:
 
 
 def get_static_step_based_seed(*, size: int | Sequence[int] | None = None) -> Any:
-    """The next seed of the generator of initial weights: an int below 2^31, or with `size` an int64 NumPy array of such."""
+    """The next seed of the generator of initial weights: an int below 2^31, or with `size` an int64 NumPy array of
+    such."""
     return _random.next_seed(size)
 
 
@@ -118,23 +122,28 @@ def random(
 
     :param dtype: default float dtype unless given; integers only for "uniform".
     :param device: default: the default device.
-    :param distribution: "uniform" in [minval, maxval), "normal", or "truncated_normal": normal under the condition minval <= x <= maxval.
+    :param distribution: "uniform" in [minval, maxval), "normal", or "truncated_normal": normal under the condition
+        minval <= x <= maxval.
     :param mean: default 0. A Tensor must have dims of `dims`, and so for the other parameters.
     :param stddev: default 1.
     :param bound: for "uniform", short for minval=-bound, maxval=bound.
     :param minval: default 0 for "uniform", mean - 2 stddev for "truncated_normal" (a number there).
-    :param maxval: default 1 for "uniform", mean + 2 stddev for "truncated_normal" (a number there). Not included for "uniform".
+    :param maxval: default 1 for "uniform", mean + 2 stddev for "truncated_normal" (a number there). Not included for
+        "uniform".
     :param seed: for static draws; default: the next one of `get_static_step_based_seed`.
     :param algorithm: not used; the backend's generator is taken.
     :param explicit_state: not supported.
     :param auto_update_state: not used.
-    :param static: draw on the host, the same numbers on every backend, as for initial weights. Default: whether a seed is given.
+    :param static: draw on the host, the same numbers on every backend, as for initial weights. Default: whether a seed
+        is given.
     :param out: write into this Tensor, in place where the backend can; it is returned.
 
     Raises RfError for contradicting arguments, DimError when a parameter has other dims than `dims`.
     """
     if explicit_state is not None:
-        raise RfError("random: explicit_state is not supported; use seed=, or rf.get_random_state / rf.set_random_state")
+        raise RfError(
+            "random: explicit_state is not supported; use seed=, or rf.get_random_state / rf.set_random_state"
+        )
     if distribution not in DISTRIBUTIONS:
         raise RfError(f"random: unknown distribution {distribution!r}; choose one of {', '.join(DISTRIBUTIONS)}")
     if static is None:
@@ -153,14 +162,18 @@ def random(
     source = _Source(tuple(dims), dtype, device or _device.get_default_device(), static, seed)
     if distribution == "uniform":
         if mean is not None or stddev is not None:
-            raise RfError("random: mean and stddev do not go with distribution 'uniform'; give minval and maxval, or bound")
+            raise RfError(
+                "random: mean and stddev do not go with distribution 'uniform'; give minval and maxval, or bound"
+            )
         if bound is not None:
             if minval is not None or maxval is not None:
                 raise RfError("random: give bound, or minval and maxval, not both")
             minval, maxval = -bound, bound
         result = _uniform(source, 0 if minval is None else minval, 1 if maxval is None else maxval)
     elif bound is not None or (distribution == "normal" and (minval is not None or maxval is not None)):
-        raise RfError(f"random: distribution {distribution!r} has mean and stddev{', no bounds' if bound is None else ', no bound'}")
+        raise RfError(
+            f"random: distribution {distribution!r} takes mean and stddev, not {'bounds' if bound is None else 'bound'}"
+        )
     else:
         mean, stddev = 0.0 if mean is None else mean, 1.0 if stddev is None else stddev
         result = _normal(source, mean, stddev, distribution == "truncated_normal", minval, maxval)
@@ -271,9 +284,10 @@ def random_uniform(
 ) -> Tensor:
     """Uniform in [minval, maxval); integers for an integer dtype. See `random`."""
     return random(
-        dims, dtype=dtype, device=device, sparse_dim=sparse_dim, feature_dim=feature_dim, distribution="uniform",
-        minval=minval, maxval=maxval, seed=seed, algorithm=algorithm, explicit_state=explicit_state,
-        auto_update_state=auto_update_state, static=static, out=out,
+        dims, dtype=dtype, device=device, sparse_dim=sparse_dim, feature_dim=feature_dim,
+        distribution="uniform",
+        minval=minval, maxval=maxval, seed=seed, algorithm=algorithm,
+        explicit_state=explicit_state, auto_update_state=auto_update_state, static=static, out=out,
     )  # fmt: skip
 
 
@@ -295,7 +309,8 @@ def random_normal(
 ) -> Tensor:
     """Normal distribution. See `random`."""
     return random(
-        dims, dtype=dtype, device=device, sparse_dim=sparse_dim, feature_dim=feature_dim, distribution="normal",
+        dims, dtype=dtype, device=device, sparse_dim=sparse_dim, feature_dim=feature_dim,
+        distribution="normal",
         mean=mean, stddev=stddev, seed=seed, algorithm=algorithm, explicit_state=explicit_state,
         auto_update_state=auto_update_state, static=static, out=out,
     )  # fmt: skip
@@ -319,9 +334,56 @@ def random_truncated_normal(
     static: bool | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Normal distribution under the condition minval <= x <= maxval, by default within two standard deviations. See `random`."""
+    """Normal distribution under the condition minval <= x <= maxval, by default within two standard deviations. See
+    `random`."""
     return random(
-        dims, dtype=dtype, device=device, sparse_dim=sparse_dim, feature_dim=feature_dim, distribution="truncated_normal",
-        mean=mean, stddev=stddev, minval=minval, maxval=maxval, seed=seed, algorithm=algorithm, explicit_state=explicit_state,
-        auto_update_state=auto_update_state, static=static, out=out,
+        dims, dtype=dtype, device=device, sparse_dim=sparse_dim, feature_dim=feature_dim,
+        distribution="truncated_normal",
+        mean=mean, stddev=stddev, minval=minval, maxval=maxval, seed=seed, algorithm=algorithm,
+        explicit_state=explicit_state, auto_update_state=auto_update_state, static=static, out=out,
     )  # fmt: skip
+
+
+def random_choice_with_replacement(dims: Sequence[Dim], *, probs: Tensor, axis: Dim) -> Tensor:
+    """Indices along `axis`, each drawn with its probability: {*dims}, int32 with sparse dim `axis`.
+
+    :param dims: of the result; those dims of `probs` that are among them select the distribution.
+    :param probs: {..., axis}, >= 0; need not be normalized. The padding of `axis` is never chosen.
+
+    Raises DimError when `probs` has another dim than `axis` and `dims`. A distribution without mass gives index 0.
+    """
+    others = [d for d in probs.dims if d != axis]
+    if axis not in probs.dims or not all(d in dims for d in others):
+        raise DimError(f"random_choice_with_replacement: probs {probs!r} must have dims {axis!r} and of {list(dims)}")
+    work = "float64" if probs.dtype == "float64" else "float32"
+    summed = cumsum(cast(probs.copy_masked(0, dims=[axis]), work), spatial_dim=axis)
+    total = reduce_max(summed, axis=axis)
+    draws = random_uniform(dims, dtype=work)
+    below = reduce_sum(cast(compare_bc(summed, "<=", draws * total), "int32"), axis=axis)
+    # rounding may lift the product to the total: then the last entry with mass
+    last = reduce_sum(cast(compare_bc(summed, "<", total), "int32"), axis=axis)
+    out = cast(minimum(below, last), "int32").copy_transpose(dims)
+    out.sparse_dim = axis
+    return out
+
+
+def random_choice_without_replacement(
+    *, log_probs: Tensor, axis: Dim | Sequence[Dim], num_samples_dim: Dim, noise_scale: float = 1.0
+) -> Any:
+    """Distinct entries of one dim, or of several together, drawn with their probabilities: {..., axis} -> {...,
+    num_samples_dim}.
+
+    :param log_probs: {..., axis}; need not be normalized. The padding of `axis` comes last.
+    :param axis: a dim or a list of dims.
+    :param num_samples_dim: its size says how many; at most the number of entries.
+    :param noise_scale: 1 draws from the distribution, 0 takes the most probable entries.
+    :returns: int32 indices with sparse dim `axis`; for a list of dims, a list with the indices into each. In the order
+        of the draw.
+
+    Top k of the perturbed log probabilities: Kool et al. 2019, arXiv:1903.06059.
+    """
+    uniform = random_uniform(log_probs.dims, dtype="float32", device=log_probs.device)
+    gumbel = -safe_log(-safe_log(uniform))
+    scores = combine(log_probs, "+", cast(gumbel, log_probs.dtype) * noise_scale)
+    _, indices, _ = top_k(scores, axis=axis, k_dim=num_samples_dim)
+    return indices

@@ -158,9 +158,15 @@ def reduce(
     return _reduce(source, mode, axis, use_mask)
 
 
-def reduce_sum(source: Tensor, *, axis: Dim | Sequence[Dim], use_mask: bool = True, distributed: bool = False) -> Tensor:
+def reduce_sum(
+    source: Tensor, *, axis: Dim | Sequence[Dim], use_mask: bool = True, distributed: bool = False
+) -> Tensor:
     """Sum over the valid frames. See `reduce`."""
-    return _reduce(source, "sum", axis, use_mask) if not distributed else reduce(source, mode="sum", axis=axis, distributed=True)
+    return (
+        _reduce(source, "sum", axis, use_mask)
+        if not distributed
+        else reduce(source, mode="sum", axis=axis, distributed=True)
+    )
 
 
 def reduce_mean(source: Tensor, *, axis: Dim | Sequence[Dim], use_mask: bool = True) -> Tensor:

@@ -1,4 +1,5 @@
-"""Ops that rearrange axes: permute, merge, split, expand, squeeze, stack, and relabel. See `rf.ops.concat` for those that change lengths."""
+"""Ops that rearrange axes: permute, merge, split, expand, squeeze, stack, and relabel. See `rf.ops.concat` for those
+that change lengths."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from rf.ops import elementwise
 
 __all__ = [
     "complex_as_real",
+    "copy",
     "expand_dim",
     "expand_dims",
     "gating",
@@ -90,6 +92,18 @@ def _plan_permute(p: PlanBuilder, x: Tensor, dims: tuple[Dim, ...]) -> Plan:
 Op("permute", num_tensors=1, planner=_plan_permute)
 
 
+def _plan_copy(p: PlanBuilder, x: Tensor) -> Plan:
+    return p.finish(p.out(p.emit("copy", 0), x.dims, x.dtype, x.feature_dim, x.sparse_dim))
+
+
+_copy = Op("copy", num_tensors=1, planner=_plan_copy)
+
+
+def copy(tensor: Tensor) -> Tensor:
+    """A copy of the data, for a snapshot of what is changed in place later. Gradients pass through."""
+    return _copy(tensor)
+
+
 # -- merge and split
 
 
@@ -99,7 +113,8 @@ def _plan_merge_dims(p: PlanBuilder, x: Tensor, dims: tuple[Dim, ...], out_dim: 
     before: list[Dim] = []
     after: list[Dim] = []
     for d in x.dims:
-        # The group takes the place of its last dim: merging heads {B, H, T, D} gives {B, T, H*D}, ready for a linear map.
+        # The group takes the place of its last dim: merging heads {B, H, T, D} gives {B, T, H*D}, ready for a linear
+        # map.
         if d is own[-1]:
             before, after = after, before
         elif not any(d is o for o in own):
@@ -119,9 +134,9 @@ def merge_dims(source: Tensor, *, dims: Sequence[Dim], out_dim: Dim | None = Non
 
     :param source: any dtype.
     :param dims: at least one; of one dim, it is relabeled; of none, a dim of size 1 is inserted.
-    :param out_dim: default: the product by dim math; when a dim after the first needs masking (or is a size dim of the first), a new dim with
-        one length for everybody: valid frames are then not in one piece per sequence, and the padding counts as frames.
-        A dim without sizes takes these over.
+    :param out_dim: default: the product by dim math; when a dim after the first needs masking (or is a size dim of the
+        first), a new dim with one length for everybody: valid frames are then not in one piece per sequence, and the
+        padding counts as frames. A dim without sizes takes these over.
     :returns: (tensor, out_dim). If the feature dim was merged, `out_dim` is the feature dim.
 
     Raises DimError when one of `dims` is not a dim of `source`, or when `out_dim` has another length.
@@ -142,7 +157,9 @@ def merge_dims(source: Tensor, *, dims: Sequence[Dim], out_dim: Dim | None = Non
         for d in dims:
             n *= d.get_dim_value()
         if n != out_dim.get_dim_value():
-            raise DimError(f"merge_dims: {list(dims)} make {n} entries, but out_dim is {out_dim!r}\n  source: {source!r}")
+            raise DimError(
+                f"merge_dims: {list(dims)} make {n} entries, but out_dim is {out_dim!r}\n  source: {source!r}"
+            )
     return _merge_dims(source, dims, out_dim), out_dim
 
 
@@ -185,8 +202,9 @@ def split_dims(
 
     :param source: any dtype.
     :param axis: the dim to split.
-    :param dims: their sizes multiply to that of `axis`. One of them may have no sizes yet and is inferred. If the axis needs masking, the
-        first one takes per-sequence sizes, each of which must divide without remainder; another one gets one length for everybody.
+    :param dims: their sizes multiply to that of `axis`. One of them may have no sizes yet and is inferred. If the axis
+        needs masking, the first one takes per-sequence sizes, each of which must divide without remainder; another one
+        gets one length for everybody.
     :param pad_to_multiples: fill up the axis on the right, so that it divides; the inferred dim is then rounded up.
     :param pad_value: what to fill up with, default 0; also stands after the end of each sequence.
     :returns: the feature dim is dropped if it is the axis.
@@ -206,18 +224,22 @@ def split_dims(
     extents = tuple(d.get_dim_value() for d in dims)
     if math.prod(extents) != axis.get_dim_value():
         raise DimError(
-            f"split_dims: {axis!r} has {axis.get_dim_value()} entries, {list(dims)} have {math.prod(extents)}\n  source: {source!r}"
+            f"split_dims: {axis!r} has {axis.get_dim_value()} entries, {list(dims)} have {math.prod(extents)}\n"
+            f"  source: {source!r}"
         )
     if not dims:
         return OP_SQUEEZE(source, own)
     sizes = tuple([_static_size(d) for d in dims])
-    if sizes.count(-1) <= 1:
+    if sizes.count(-1) <= 1 and 0 not in sizes:
         return _split_dims(source, axis, dims, sizes, _static_size(axis))
     at = source.dims.index(own)
     check_new_dims("split_dims", source, [d for d in source.dims if d is not own], dims)
     out_dims = (*source.dims[:at], *[d.base for d in dims], *source.dims[at + 1 :])
     (out,) = apply(
-        "unflatten", (source,), (at, extents), [(out_dims, source.dtype, _feature(source, [own], None), source.sparse_dim)]
+        "unflatten",
+        (source,),
+        (at, extents),
+        [(out_dims, source.dtype, _feature(source, [own], None), source.sparse_dim)],
     )
     return out
 
@@ -263,9 +285,9 @@ def _pad_to_multiple(source: Tensor, axis: Dim, dims: Sequence[Dim], pad_value: 
 
 
 def reshape(source: Tensor, in_dims: Sequence[Dim], out_dims: Sequence[Dim]) -> Tensor:
-    """Read the entries of `in_dims`, the first being the major one, as entries of `out_dims`: {..., *in_dims} -> {..., *out_dims}.
+    """Read the entries of `in_dims` as entries of `out_dims`: {..., *in_dims} -> {..., *out_dims}.
 
-    :param in_dims: dims of `source`; they are laid out in this order first.
+    :param in_dims: dims of `source`; they are laid out in this order first, the first being the major one.
     :param out_dims: as many entries; one of them may be without sizes and is inferred.
     :returns: padding is read like frames.
 
@@ -277,7 +299,9 @@ def reshape(source: Tensor, in_dims: Sequence[Dim], out_dims: Sequence[Dim]) -> 
     _infer_one(Dim(None, name="reshaped").fill(math.prod(d.get_dim_value() for d in own)), out_dims)
     sizes = [d.get_dim_value() for d in out_dims]
     if math.prod(sizes) != math.prod(d.get_dim_value() for d in own):
-        raise DimError(f"reshape: {list(in_dims)} and {list(out_dims)} differ in their number of entries\n  source: {source!r}")
+        raise DimError(
+            f"reshape: {list(in_dims)} and {list(out_dims)} differ in their number of entries\n  source: {source!r}"
+        )
     check_new_dims("reshape", source, rest, out_dims)
     at = source.dims.index(own[0]) if own else 0
     at = len([d for d in source.dims[:at] if not any(d is o for o in own)])
@@ -288,10 +312,14 @@ def reshape(source: Tensor, in_dims: Sequence[Dim], out_dims: Sequence[Dim]) -> 
     return out
 
 
-def _plan_split(p: PlanBuilder, x: Tensor, axis: Dim, out_dims: tuple[Dim, ...], sizes: tuple[int, ...], size: int) -> Plan:
+def _plan_split(
+    p: PlanBuilder, x: Tensor, axis: Dim, out_dims: tuple[Dim, ...], sizes: tuple[int, ...], size: int
+) -> Plan:
     own = own_dim("split", x, axis)
     if size >= 0 and -1 not in sizes and sum(sizes) != size:
-        raise DimError(f"split: {axis!r} has {size} entries, {list(out_dims)} have {sum(sizes)} together\n  source: {x!r}")
+        raise DimError(
+            f"split: {axis!r} has {size} entries, {list(out_dims)} have {sum(sizes)} together\n  source: {x!r}"
+        )
     at = x.dims.index(own)
     outs = []
     slots = p.emit("split", 0, static=(at, sizes), num_out=len(sizes))
@@ -309,7 +337,8 @@ def split(source: Tensor, *, axis: Dim, out_dims: Sequence[Dim]) -> tuple[Tensor
     """Cut an axis into consecutive pieces: {..., axis} -> {..., out_dims[0]}, {..., out_dims[1]}, ...
 
     :param axis: must not need masking: where a sequence would be cut depends on its length; use rf.slice for that.
-    :param out_dims: one per piece, in order; the same Dim may occur several times. Their sizes add up to that of `axis`.
+    :param out_dims: one per piece, in order; the same Dim may occur several times. Their sizes add up to that of
+        `axis`.
     :returns: one Tensor per piece; its feature dim is its piece of the axis, if the axis was the feature dim.
 
     Raises DimError when the axis is missing or sizes do not add up.
@@ -389,7 +418,8 @@ def expand_dim(source: Tensor, dim: Dim) -> Tensor:
 
 
 def expand_dims(source: Tensor, dims: Sequence[Dim]) -> Tensor:
-    """`expand_dim` for each of `dims`; the first ends up as the outermost. Without dims, a new Tensor object of the same data."""
+    """`expand_dim` for each of `dims`; the first ends up as the outermost. Without dims, a new Tensor object of the
+    same data."""
     if not dims:
         return source.copy()
     for dim in reversed(tuple(dims)):
@@ -432,7 +462,9 @@ def stack(sources: Sequence[Tensor], *, out_dim: Dim | None = None) -> tuple[Ten
     first = sources[0]
     for i, x in enumerate(sources[1:], 1):
         if len(x.dims) != len(first.dims) or x.dims_set != first.dims_set:
-            raise DimError(f"stack: the dims differ:\n  0: {first!r}\n  {i}: {x!r}\nExpand one of them first (rf.expand_dims).")
+            raise DimError(
+                f"stack: the dims differ:\n  0: {first!r}\n  {i}: {x!r}\nExpand one of them first (rf.expand_dims)."
+            )
     out_dim = with_sizes("stack", out_dim, Dim(len(sources), name="stack"))
     check_new_dims("stack", first, first.dims, [out_dim])
     dtype = functools.reduce(dtypes.result_type, [x.dtype for x in sources])
@@ -483,8 +515,8 @@ _replace_dim = Op("replace_dim", num_tensors=1, planner=_plan_replace_dim)
 def replace_dim(source: Tensor, *, in_dim: Dim, out_dim: Dim | None = None) -> tuple[Tensor, Dim]:
     """The same data with another dim in the place of one: {..., in_dim} -> {..., out_dim}.
 
-    :param out_dim: default: a new dim that shares the sizes (and masks) of `in_dim`; so does a dim without sizes. A dim with sizes must
-        have the same length; sizes per sequence may differ.
+    :param out_dim: default: a new dim that shares the sizes (and masks) of `in_dim`; so does a dim without sizes. A dim
+        with sizes must have the same length; sizes per sequence may differ.
     :returns: (tensor, out_dim). The feature dim follows.
 
     Raises DimError when `in_dim` is missing, `out_dim` is already there, or lengths differ.
@@ -504,7 +536,8 @@ def replace_dim(source: Tensor, *, in_dim: Dim, out_dim: Dim | None = None) -> t
 
 
 def set_sparse_dim(source: Tensor, sparse_dim: Dim | None) -> Tensor:
-    """A new Tensor object of the same data, whose values are indices into `sparse_dim`. Raises DimError unless it holds integers."""
+    """A new Tensor object of the same data, whose values are indices into `sparse_dim`. Raises DimError unless it holds
+    integers."""
     out = source.copy()
     out.sparse_dim = sparse_dim
     return out
@@ -547,14 +580,17 @@ _make_complex = Op("make_complex", num_tensors=2, planner=_plan_make_complex)
 
 
 def real_as_complex(x: Tensor, *, pair_dim: Dim) -> Tensor:
-    """(real part, imaginary part) along `pair_dim` of size 2 as complex numbers: {..., pair_dim} -> {...}, float32 to complex64."""
+    """Pairs (real part, imaginary part) as complex numbers: {..., pair_dim} -> {...}, float32 to complex64."""
     if _static_size(pair_dim) != 2:
         raise DimError(f"real_as_complex: pair_dim {pair_dim!r} of {x!r} must be a static dim of size 2")
     return _real_as_complex(x, pair_dim)
 
 
 def complex_as_real(x: Tensor, *, out_dim: Dim | None = None) -> tuple[Tensor, Dim]:
-    """Real and imaginary part along a new last dim of size 2: {...} -> {..., out_dim}, complex64 to float32; (tensor, out_dim)."""
+    """Real and imaginary part along a new dim of size 2: {...} -> {..., out_dim}, complex64 to float32.
+
+    :returns: (tensor, out_dim).
+    """
     out_dim = with_sizes("complex_as_real", out_dim, Dim(2, name="complex"))
     return _complex_as_real(x, out_dim), out_dim
 

@@ -80,7 +80,10 @@ def _build(command: list[str], path: Path) -> None:
                 out = Path(tmp) / path.name
                 if not _can_start(command[0]):
                     raise BuildError(f"no C++ compiler: {command[0]} cannot be started; install g++, or set CXX")
-                print("rf: compiling the native torch path, once for this version of torch (about 30 s) ...", file=sys.stderr)
+                print(
+                    "rf: compiling the native torch path, once for this version of torch (about 30 s) ...",
+                    file=sys.stderr,
+                )
                 done = subprocess.run([*command, "-o", str(out)], capture_output=True, text=True, check=False)
                 if done.returncode != 0:
                     lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
@@ -88,7 +91,9 @@ def _build(command: list[str], path: Path) -> None:
                     raise BuildError(f"{command[0]} failed: {reason}")
                 os.replace(out, path)
     except OSError as exc:
-        raise BuildError(f"the cache directory {path.parent} cannot be used ({exc.strerror}); set RF_CACHE_DIR") from exc
+        raise BuildError(
+            f"the cache directory {path.parent} cannot be used ({exc.strerror}); set RF_CACHE_DIR"
+        ) from exc
 
 
 def _can_start(program: str) -> bool:
@@ -99,7 +104,9 @@ def _can_start(program: str) -> bool:
 def _lock(path: Path) -> Iterator[None]:
     try:
         import fcntl
-    except ImportError:  # no such locks on this platform: then two processes may both compile, and the last one's file stays
+    except (
+        ImportError
+    ):  # no such locks on this platform: then two processes may both compile, and the last one's file stays
         yield
         return
     with open(path, "w") as file:

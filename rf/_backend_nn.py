@@ -1,0 +1,129 @@
+"""Derived kernels of the contract that neural network modules need, written in primitives. See `rf.backend`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+Raw = Any
+Shape = tuple[int, ...]
+
+if TYPE_CHECKING:
+    from rf.backend import Backend as _Primitives
+else:
+    _Primitives = object
+
+
+class NeuralNetKernels(_Primitives):
+    """Mixed into `Backend`. A backend overrides those for which it has a fused kernel."""
+
+    # -- attention
+
+    def scale(self, x: Raw, factor: float) -> Raw:
+        """x * factor."""
+        return self.mul(x, self._like(x, factor))
+
+    def attention_softmax(self, x: Raw, mask: Raw | None, causal: bool) -> Raw:
+        """Softmax over the last axis of the scores (..., query, key), of what `mask` lets through.
+
+        With `causal`, query i sees the keys 0..i only, besides the mask.
+        """
+        axis = len(self.shape_of(x)) - 1
+        if causal:
+            visible = self.causal_mask(x)
+            mask = visible if mask is None else self.logical_and(mask, visible)
+        return self.softmax(x, axis) if mask is None else self.masked_softmax(x, mask, axis)
+
+    def causal_mask(self, x: Raw) -> Raw:
+        """Bool (query, key) for the last two axes of x: whether key <= query."""
+        *_, n_query, n_key = self.shape_of(x)
+        key = ("causal_mask", n_query, n_key, self.device_of(x))
+        mask = self.masks.get(key)
+        if mask is None:
+            if len(self.masks) >= 16:
+                self.masks.clear()
+            device = self.device_of(x)
+            query = self.unsqueeze(self.arange(n_query, "int32", device), (1,))
+            mask = self.masks[key] = self.less_equal(self.arange(n_key, "int32", device), query)
+        return mask
+
+    def add_rel_shifted(self, content: Raw, position: Raw, factor: float) -> Raw:
+        """(content[..., i, j] + position[..., i, j - i + (n_query - 1)]) * factor.
+
+        :param content: (..., query, key).
+        :param position: (..., query, relative position), for the relative positions -(n_query - 1) .. n_key - 1.
+
+        By padding and reshaping, without an index array: Dai et al. 2019, arXiv:1901.02860, appendix B.
+        """
+        *lead, n_query, n_key = self.shape_of(content)
+        if n_query == 0 or n_key == 0:
+            return content
+        *pos_lead, _, n_pos = self.shape_of(position)
+        axis = len(pos_lead)
+        x = self.pad(position, ((0, 0),) * (axis + 1) + ((1, 0),), "constant", 0)
+        x = self.reshape(x, (*pos_lead, n_pos + 1, n_query))
+        x = self.reshape(self.slice(x, axis, 1, n_pos + 1, 1), (*pos_lead, n_query, n_pos))
+        return self.scale(self.add(content, self.slice(x, axis + 1, 0, n_key, 1)), factor)
+
+    def rope(self, x: Raw, encoding: Raw) -> Raw:
+        """Rotate the pairs of neighbors (2i, 2i+1) along the last axis by angles of which `encoding` holds sines, then cosines.
+
+        :param x: (..., d).
+        :param encoding: (..., d), broadcasts against x.
+        """
+        shape = tuple(self.shape_of(x))
+        axis, half = len(shape) - 1, shape[-1] // 2
+        pairs = self.reshape(x, (*shape[:-1], half, 2))
+        even, odd = (self.slice(pairs, axis + 1, i, i + 1, 1) for i in (0, 1))
+        at = len(self.shape_of(encoding)) - 1
+        sin, cos = (self.unsqueeze(e, (at + 1,)) for e in self.split(encoding, at, (half, half)))
+        first = self.sub(self.mul(even, cos), self.mul(odd, sin))
+        second = self.add(self.mul(odd, cos), self.mul(even, sin))
+        return self.reshape(self.concat(first, second, axis + 1), shape)
+
+    # -- batch normalization
+
+    def batch_norm_of_batch(
+        self, x: Raw, mask: Raw | None, gamma: Raw | None, beta: Raw | None, axes: Shape, eps: float
+    ) -> tuple[Raw, Raw, Raw]:
+        """Normalize by mean and biased variance over `axes` of the unmasked entries; returns (y, mean, variance).
+
+        :param x: any number of axes; the one that is not in `axes` is the feature axis.
+        :param mask: bool, as many axes as x, broadcasts against it. 1 at the feature axis.
+        :param gamma: broadcasts against x.
+        :param beta: likewise.
+
+        Neither y nor gradients depend on masked entries of x. Where there are no entries, mean and variance are 0.
+        """
+        shape = self.shape_of(x)
+        if mask is None:
+            count: Any = self._like(x, max(1, math.prod(shape[a] for a in axes)))
+        else:
+            x = self.fill_outside(x, mask, 0)
+            mask_shape = self.shape_of(mask)
+            repeats = math.prod(shape[a] for a in axes if mask_shape[a] == 1)
+            count = self.sum(self.cast(mask, self.dtype_of(x)), tuple(range(len(mask_shape))))
+            count = self.at_least(self.scale(count, repeats), 1)
+        mean = self.truediv(self.sum(x, axes), count)
+        x = self.sub(x, self.unsqueeze(mean, axes))
+        if mask is not None:
+            x = self.fill_outside(x, mask, 0)
+        variance = self.truediv(self.sum(self.square(x), axes), count)
+        factor = self.unsqueeze(self.rsqrt(self.add(variance, self._like(x, eps))), axes)
+        y = self.mul(x, factor if gamma is None else self.mul(gamma, factor))
+        return y if beta is None else self.add(y, beta), mean, variance
+
+    def batch_norm_apply(
+        self, x: Raw, mean: Raw, variance: Raw, gamma: Raw | None, beta: Raw | None, eps: float
+    ) -> Raw:
+        """(x - mean) / sqrt(variance + eps) * gamma + beta; all of them broadcast against x."""
+        factor = self.rsqrt(self.add(variance, self._like(variance, eps)))
+        y = self.mul(self.sub(x, mean), factor if gamma is None else self.mul(gamma, factor))
+        return y if beta is None else self.add(y, beta)
+
+    # -- parameters
+
+    def move_toward(self, parameter: Raw, value: Raw, weight: float) -> Raw:
+        """parameter + weight * (value - parameter), in place where the backend can; returns the array that holds it."""
+        step = self.mul(self._like(parameter, weight), self.sub(value, parameter))
+        return self.assign(parameter, self.add(parameter, step))

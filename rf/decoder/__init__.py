@@ -1,0 +1,1 @@
+"""Decoders. Import their modules explicitly, such as `rf.decoder.transformer`."""

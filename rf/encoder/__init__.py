@@ -1,0 +1,1 @@
+"""Encoders. Import their modules explicitly, such as `rf.encoder.conformer`."""

@@ -1,0 +1,61 @@
+"""Which test cases there are: samples times backends, with the known gaps of tests/xfail as strict expected failures."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conformance.sample import Sample
+
+BACKENDS = ("numpy", "torch", "meta")
+XFAIL = Path(__file__).resolve().parents[1] / "xfail"
+
+used_gaps: set[tuple[str, str]] = set()
+"""(backend, case) of the gaps that a case was made for; what is missing here is a line without a test."""
+
+
+@functools.cache
+def gaps(backend: str) -> dict[str, str]:
+    """Known gaps of one backend: case -> reason. A line is ``check sample-id | reason``; `#` begins a comment."""
+    path = XFAIL / f"{backend}.txt"
+    return parse_gaps(path.read_text(encoding="utf-8"), path.name) if path.exists() else {}
+
+
+def parse_gaps(text: str, name: str) -> dict[str, str]:
+    """The lines of a file of gaps. A line without a reason, or one that is there twice, is an error."""
+    out: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        case, bar, reason = (part.strip() for part in line.partition("|"))
+        if not bar or not case or not reason:
+            raise ValueError(f"{name}:{number}: expected `case | reason`, got {line!r}")
+        if case in out:
+            raise ValueError(f"{name}:{number}: {case!r} is there twice")
+        out[case] = reason
+    return out
+
+
+def cases(
+    check: str,
+    samples: Iterable[Sample],
+    *,
+    where: Callable[[Sample], bool] = lambda _: True,
+    backends: Sequence[str] = BACKENDS,
+) -> pytest.MarkDecorator:
+    """Parametrizes a test over `backend` and `sample`."""
+    params: list[Any] = []
+    for sample in samples:
+        for backend in backends:
+            if not where(sample) or backend in sample.no_backend:
+                continue
+            marks: list[Any] = [pytest.mark.needs("torch")] if backend == "torch" else []
+            case = f"{check} {sample.id}"
+            if case in gaps(backend):
+                used_gaps.add((backend, case))
+                marks.append(pytest.mark.xfail(strict=True, reason=gaps(backend)[case]))
+            params.append(pytest.param(backend, sample, id=f"{backend}-{sample.id}", marks=marks))
+    return pytest.mark.parametrize(("backend", "sample"), params)
