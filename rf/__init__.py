@@ -19,6 +19,7 @@ from rf.dtypes import *
 from rf.ops.concat import *
 from rf.ops.contract import dot as dot
 from rf.ops.contract import matmul as matmul
+from rf.ops.control import *
 from rf.ops.conv import *
 from rf.ops.create import *
 from rf.ops.ctc import *
@@ -41,6 +42,7 @@ from rf.ops.shape import *
 from rf.ops.top import *
 from rf.run_ctx import *
 
+from rf import audio as audio
 from rf import init as init
 from rf.nn import hooks as hooks
 from rf.nn.attention import *

@@ -98,7 +98,11 @@ class VarianceScaling(ParamInit):
     distribution = "truncated_normal"
 
     def __init__(
-        self, scale: float | None = None, mode: str | None = None, distribution: str | None = None, dtype: str | None = None
+        self,
+        scale: float | None = None,
+        mode: str | None = None,
+        distribution: str | None = None,
+        dtype: str | None = None,
     ) -> None:
         """
         :param scale: positive; for this and the others, None means the default of the class.

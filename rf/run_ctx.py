@@ -22,6 +22,7 @@ from rf.backend import backend_of_raw
 from rf.ops.create import convert_to_tensor
 from rf.ops.elementwise import cast
 from rf.ops.reduce import reduce_mean, reduce_sum
+from rf.tensor_dict import TensorDict
 
 __all__ = [
     "Loss",
@@ -116,7 +117,7 @@ class RunCtx:
         self._step = step
         self._epoch = epoch
         self.losses: dict[str, Loss] = {}
-        self.outputs: dict[str, Tensor] = {}
+        self.outputs = TensorDict()
         self.expected_outputs: Mapping[str, Tensor] | None = getattr(expected_outputs, "data", expected_outputs)
 
     def __repr__(self) -> str:
@@ -276,7 +277,7 @@ class RunCtx:
                 )
             if expected.dtype != tensor.dtype or expected.sparse_dim != tensor.sparse_dim:
                 raise RfError(f"mark_as_output {name!r}: {tensor!r} does not match the expected {expected!r}")
-        self.outputs[name] = tensor.copy_transpose(order, allow_int=False).copy(name=name)
+        self.outputs.data[name] = tensor.copy_transpose(order, allow_int=False).copy(name=name)
 
     def mark_as_default_output(self, tensor: Any, *, shape: Sequence[Dim] | None = None) -> None:
         """`mark_as_output` with name "output"."""
@@ -286,7 +287,7 @@ class RunCtx:
         """Raises RfError when an expected output was not marked."""
         missing = [name for name in self.expected_outputs or () if name not in self.outputs]
         if missing:
-            raise RfError(f"the outputs {missing} are expected, but only {list(self.outputs)} were marked")
+            raise RfError(f"the outputs {missing} are expected, but only {list(self.outputs.data)} were marked")
 
 
 def _as_tensor(what: str, x: Any, name: str, dims: Sequence[Dim] | None) -> Tensor:

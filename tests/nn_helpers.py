@@ -1,4 +1,5 @@
-"""What the tests of modules share: batches with padding, and the check that padding and batch neighbors do not matter."""
+"""What the tests of modules share: batches with padding, and the check that padding and batch neighbors do not
+matter."""
 
 from __future__ import annotations
 
@@ -59,14 +60,16 @@ def check_sequence_module(
 ) -> np.ndarray:
     """Check a module that maps {B, T, in} to {B, T', ...}; returns its output (B, T', ...) with 0 in the padding.
 
-    Equal: NumPy and torch; zeros, large numbers and NaN in the padding, in values and gradients of parameters; a sequence
-    alone and in the batch; dims and dtype on meta. `nan_gradients=False` for modules with framewise parts at the start: their
-    gradients are those of finite padding only.
+    Equal: NumPy and torch; zeros, large numbers and NaN in the padding, in values and gradients of parameters; a
+    sequence alone and in the batch; dims and dtype on meta. `nan_gradients=False` for modules with framewise parts at
+    the start: their gradients are those of finite padding only.
     """
     results: dict[Any, np.ndarray] = {}
     grads: dict[float, dict[str, np.ndarray]] = {}
 
-    def run(module: Any, in_dim: rf.Dim, lens: Sequence[int], array: np.ndarray) -> tuple[rf.Tensor, tuple[rf.Dim, rf.Dim]]:
+    def run(
+        module: Any, in_dim: rf.Dim, lens: Sequence[int], array: np.ndarray
+    ) -> tuple[rf.Tensor, tuple[rf.Dim, rf.Dim]]:
         batch, time = batch_dims(lens)
         return call(module, tensor(array, [batch, time, in_dim]), time), (batch, time)
 

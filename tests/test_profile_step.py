@@ -346,4 +346,4 @@ def test_much_waiting_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     for wait, hint in (1e4, False), (1e6, True):
         result = Profile(1, wait_ns=wait, kernels=kernels, modules=modules, frontend_modules=[], **parts)
         print_profile(result, environment(get_backend("torch")), {"model": "m"})
-        assert ("--num-workers" in capsys.readouterr().out) == hint
+        assert ("--workers" in capsys.readouterr().out) == hint

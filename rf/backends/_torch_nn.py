@@ -258,6 +258,13 @@ class TorchNnKernels:
     def scaled_gradient(self, x: Raw, scale: Raw, shift: Raw | None, axis: int | None) -> Raw:
         return _ScaledGradient.apply(x, scale, shift, axis)
 
+    # -- checks
+
+    def assert_later(self, x: Raw, message: str) -> bool:
+        if x.is_cuda:
+            torch.ops.aten._assert_async.msg(x, message)
+        return x.is_cuda
+
 
 def _has_padding(paddings: Pairs) -> bool:
     return any(left or right for left, right in paddings)

@@ -13,28 +13,26 @@ __all__ = ["Meter", "TrainProgress"]
 
 
 class Meter:
-    """Means over the steps since the last report, and how fast they were.
-
-    Attributes:
-        num_steps: steps since then.
-    """
+    """Means over the steps since the last report, and how fast they were."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         """Starts anew, now."""
-        self.num_steps = 0
-        self._sums: dict[str, float] = {}
+        self._num_steps = 0
+        self._losses: dict[str, float] = {}
+        self._errors: dict[str, float] = {}
         self._wait_seconds = 0.0
         self._start = time.perf_counter()
 
-    def add(self, losses: Mapping[str, float], wait_seconds: float) -> None:
-        """Counts one step: its losses by name, and how long it waited for its data."""
-        self.num_steps += 1
+    def add(self, losses: Mapping[str, float], errors: Mapping[str, float], wait_seconds: float) -> None:
+        """Counts one step: its losses and errors by name, and how long it waited for its data."""
+        self._num_steps += 1
         self._wait_seconds += wait_seconds
-        for name, value in losses.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
+        for sums, values in (self._losses, losses), (self._errors, errors):
+            for name, value in values.items():
+                sums[name] = sums.get(name, 0.0) + value
 
     @property
     def seconds(self) -> float:
@@ -42,14 +40,20 @@ class Meter:
         return time.perf_counter() - self._start
 
     def text(self) -> str:
-        """``loss 3.2 (ctc 4.1, ce 2.3)  8.1 steps/s  data wait 3 %``."""
+        """``loss 3.200 (ctc 4.100, ce 2.300)  label error 34.5 %  8.10 steps/s  data wait 3.0 %``."""
         seconds = max(self.seconds, 1e-9)
-        means = {name: value / max(self.num_steps, 1) for name, value in self._sums.items()}
-        total = means.pop("total", None)
-        parts = ", ".join(f"{name} {value:.3f}" for name, value in means.items())
-        loss = parts if total is None else f"{total:.3f}" + (f" ({parts})" if parts else "")
-        return (
-            f"loss {loss}  {self.num_steps / seconds:.2f} steps/s  data wait {100 * self._wait_seconds / seconds:.1f} %"
+        num_steps = max(self._num_steps, 1)
+        losses = {name: f"{value / num_steps:.3f}" for name, value in self._losses.items()}
+        total = losses.pop("total", "")
+        parts = ", ".join(f"{name} {value}" for name, value in losses.items())
+        errors = [f"{name.replace('_', ' ')} {100 * value / num_steps:.1f} %" for name, value in self._errors.items()]
+        return "  ".join(
+            [
+                f"loss {total}" + (f" ({parts})" if parts else ""),
+                *errors,
+                f"{self._num_steps / seconds:.2f} steps/s",
+                f"data wait {100 * self._wait_seconds / seconds:.1f} %",
+            ]
         )
 
 

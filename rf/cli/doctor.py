@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import shutil
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import rf
 from rf import _config, _core, _native
-from rf._errors import RfError, UserError
+from rf._errors import BackendMissingError, UserError
 from rf.backend import backend_names, get_backend
 
 __all__ = ["Finding", "add_arguments", "examine", "run"]
@@ -82,7 +81,8 @@ def examine() -> list[Finding]:
 def _native_core() -> Finding:
     core, detail = _native.build_note()
     if _core.NATIVE:
-        return Finding("core=native", True, f"active ({detail})" if detail else "active")
+        # A note of another build can lie there, when the core was compiled by hand since.
+        return Finding("core=native", True, detail if core == "native" else str(sys.modules["rf._native._core"].__file__))
     reason = _core.NOTE
     if core == "python":
         reason += f"; at installation: {detail}"
@@ -97,27 +97,29 @@ def _python_core() -> Finding:
 
 
 def _torch_native() -> Finding:
-    def finding(ok: bool, text: str, advice: str) -> Finding:
-        return Finding("torch-native", ok, text, "" if ok else advice)
-
-    try:
-        backend = get_backend("torch")
-    except RfError as exc:
-        return finding(False, f"needs torch ({exc})", "pip install 'rf-eager[torch]'")
-    module = sys.modules[type(backend).__module__]
+    torch = _backend("torch")()
+    if not torch.ok:
+        return Finding("torch-native", False, f"needs torch: {torch.text}", torch.advice)
+    module = sys.modules[type(get_backend("torch")).__module__]
     status: Callable[[], tuple[bool, str]] | None = getattr(module, "native_path_status", None)
     if status is None:
-        return finding(False, "this version of rf has none", "install a version that has it")
+        return Finding("torch-native", False, "this version of rf has none", "install a version that has it")
     active, note = status()
+    advice = "install a C++17 compiler, then start again: it is built at first use"
     if not _config.TORCH_NATIVE.get():
-        return finding(active, note, "unset RF_TORCH_NATIVE")
-    return finding(active, " ".join(note.split()) or "active", "install a C++17 compiler; it is built at first use")
+        advice = "unset RF_TORCH_NATIVE"
+    elif not _core.NATIVE:
+        advice = "it needs the native core: see there"
+    return Finding("torch-native", active, " ".join(note.split()), "" if active else advice)
 
 
 def _backend(name: str) -> Callable[[], Finding]:
     def check() -> Finding:
         try:
             backend = get_backend(name)
+        except BackendMissingError as exc:
+            text, _, advice = str(exc).partition("; ")
+            return Finding(name, False, text, advice)
         except Exception as exc:  # whatever a broken installation of a framework raises
             text = " ".join(str(exc).split()) or type(exc).__name__
             return Finding(name, False, text, f"install it again: pip install --force-reinstall {name}")
@@ -130,8 +132,9 @@ def _backend(name: str) -> Callable[[], Finding]:
 
 
 def _cuda() -> Finding:
-    if importlib.util.find_spec("torch") is None:
-        return Finding("cuda", False, "torch is not installed", "pip install 'rf-eager[torch]'")
+    backend = _backend("torch")()
+    if not backend.ok:
+        return Finding("cuda", False, f"needs torch: {backend.text}", backend.advice)
     import torch
 
     if torch.cuda.is_available():
@@ -215,7 +218,7 @@ def _print_report(findings: dict[str, Finding]) -> None:
 
     print(f"rf {rf.__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     core = "native" if _core.NATIVE else "python"
-    line("core", core, None, findings["core=native"].text if not _core.NATIVE else _native.build_note()[1])
+    line("core", core, None, findings["core=native"].text)
     native = findings["torch-native"]
     line("torch path", "native" if native.ok else "python", None, native.text)
     for name in backend_names():

@@ -137,7 +137,7 @@ def _train(training: Run, out: Path, args: argparse.Namespace) -> int:
     meter = Meter()
     with StopRequest() as stop, TrainProgress(args.steps, training.step) as progress:
         for step in training.steps(args.steps):
-            meter.add(step.losses, step.wait_seconds)
+            meter.add(step.losses, step.errors, step.wait_seconds)
             progress.update(step.step, step.epoch, step.losses["total"])
             last = step.step == args.steps or stop.signal is not None
             if last or step.step == 1 or meter.seconds >= _REPORT_SECONDS:

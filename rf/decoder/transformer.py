@@ -114,7 +114,9 @@ class TransformerDecoder(rf.Module):
         self.logits = rf.Linear(self.model_dim, vocab_dim, with_bias=logits_with_bias)
         can_share = isinstance(self.input_embedding, rf.Embedding) and self.embed_dim == self.model_dim
         if share_embedding and not can_share:
-            raise rf.RfError("TransformerDecoder: share_embedding needs rf.Embedding of the dim model_dim as input_embedding")
+            raise rf.RfError(
+                "TransformerDecoder: share_embedding needs rf.Embedding of the dim model_dim as input_embedding"
+            )
         if can_share and share_embedding is not False:
             assert self.input_embedding is not None
             self.logits.weight = self.input_embedding.weight

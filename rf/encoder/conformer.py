@@ -129,13 +129,19 @@ class ConformerConvSubsample(ISeqDownsamplingEncoder):
         self._channel_dim = Dim(1, name="dummy-input-feature")
         strides = [1] * n if strides is None else strides
         if not len(filter_sizes) == len(strides) == n or (pool_sizes is not None and len(pool_sizes) != n):
-            raise rf.RfError(f"ConformerConvSubsample: needs one of filter_sizes, strides, pool_sizes for each of {n} layers")
+            raise rf.RfError(
+                f"ConformerConvSubsample: needs one of filter_sizes, strides, pool_sizes for each of {n} layers"
+            )
         self.strides = [_pair(s) for s in strides]
         self.pool_sizes = [None] * n if pool_sizes is None else [None if p is None else _pair(p) for p in pool_sizes]
-        channel_dims = [d if isinstance(d, Dim) else Dim(d, name=f"subsample-channels{i}") for i, d in enumerate(out_dims)]
+        channel_dims = [
+            d if isinstance(d, Dim) else Dim(d, name=f"subsample-channels{i}") for i, d in enumerate(out_dims)
+        ]
         self.conv_layers: rf.ModuleList[rf.Conv2d] = rf.ModuleList(
             rf.Conv2d(before, dim, filter_size=_pair(size), strides=stride, padding=padding)
-            for before, dim, size, stride in zip([self._channel_dim, *channel_dims], channel_dims, filter_sizes, self.strides)
+            for before, dim, size, stride in zip(
+                [self._channel_dim, *channel_dims], channel_dims, filter_sizes, self.strides
+            )
         )
         self._final_second_spatial_dim = in_dim
         for layer, pool in zip(self.conv_layers, self.pool_sizes):
@@ -244,7 +250,12 @@ class ConformerEncoderLayer(rf.Module):
             self.self_att: Any = self_att
         else:
             self.self_att = rf.make_module(
-                self_att, rf.RelPosSelfAttention, **dims, num_heads=num_heads, att_dropout=att_dropout, overrides=self_att_opts
+                self_att,
+                rf.RelPosSelfAttention,
+                **dims,
+                num_heads=num_heads,
+                att_dropout=att_dropout,
+                overrides=self_att_opts,
             )
         self.self_att_layer_norm = make_norm(norm, out_dim)
         self.final_layer_norm = make_norm(norm, out_dim)

@@ -203,7 +203,9 @@ class ConformerCtcAed(Model):
         logits, _ = self.decoder(
             given,
             spatial_dim=dim,
-            state=self.decoder.default_initial_state(batch_dims=encoded.remaining_dims((time_dim, self.encoder.out_dim))),
+            state=self.decoder.default_initial_state(
+                batch_dims=encoded.remaining_dims((time_dim, self.encoder.out_dim))
+            ),
             encoder=self.decoder.transform_encoder(encoded, axis=time_dim),
         )
         return logits, wanted, dim

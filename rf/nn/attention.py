@@ -126,7 +126,13 @@ class _Heads(Module):
         self.value_dim_per_head = value_dim_total.div_left(self.num_heads)
         self.att_dropout = att_dropout
         self.att_dropout_broadcast = bool(att_dropout_broadcast)
+        self._scale = self.key_dim_per_head.get_dim_value() ** -0.5
         self.proj = Linear(value_dim_total, proj_dim, with_bias=with_bias) if proj_dim else None
+
+    def _split(self, x: Tensor, axis: Dim, *parts: Dim) -> tuple[Tensor, ...]:
+        """{..., axis} -> {..., heads, part} for each part; `axis` holds the parts head by head."""
+        sizes = tuple([d.get_dim_value() for d in (self.num_heads, *parts)])
+        return ops.split_heads(x, axis, self.num_heads, parts, sizes)
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, *, kv_axis: Dim) -> Tensor:
         """Attend, put the heads side by side, and project.
@@ -147,7 +153,7 @@ class _Heads(Module):
             self.key_dim_per_head,
             kv_axis,
             causal,
-            None,
+            self._scale,
             self.att_dropout,
             self.att_dropout_broadcast,
             self.num_heads,
@@ -202,8 +208,8 @@ class SelfAttentionBase(_Heads):
 
     def forward_qkv(self, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys {..., heads, key} and values {..., heads, value} of the source {..., in}."""
-        parts = (self.key_dim_per_head, self.key_dim_per_head, self.value_dim_per_head)
-        q, k, v = ops.split_heads(self.qkv(source), axis=self.qkv_dim_total, num_heads=self.num_heads, parts=parts)
+        key, value = self.key_dim_per_head, self.value_dim_per_head
+        q, k, v = self._split(self.qkv(source), self.qkv_dim_total, key, key, value)
         return q, k, v
 
 
@@ -227,7 +233,9 @@ class SelfAttention(SelfAttentionBase):
 class CausalSelfAttentionState(State):
     """Keys and values so far: `k_accum` {..., accum, heads, key}, `v_accum` {..., accum, heads, value}, and the Dim `accum_axis`."""
 
-    def __init__(self, *_args: Any, k_accum: Tensor | None = None, v_accum: Tensor | None = None, accum_axis: Dim | None = None):
+    def __init__(
+        self, *_args: Any, k_accum: Tensor | None = None, v_accum: Tensor | None = None, accum_axis: Dim | None = None
+    ):
         """
         :param _args: as for `State`; the others are then ignored.
         :param k_accum: keys.
@@ -269,7 +277,9 @@ class CausalSelfAttention(SelfAttentionBase):
         accum = Dim(0, name="self_att_history")
         dims = [*batch_dims, accum, self.num_heads]
         return CausalSelfAttentionState(
-            k_accum=zeros([*dims, self.key_dim_per_head]), v_accum=zeros([*dims, self.value_dim_per_head]), accum_axis=accum
+            k_accum=zeros([*dims, self.key_dim_per_head]),
+            v_accum=zeros([*dims, self.value_dim_per_head]),
+            accum_axis=accum,
         )
 
 
@@ -367,14 +377,12 @@ class CrossAttention(_Heads):
 
     def forward_kv(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Keys {..., heads, key} and values {..., heads, value}."""
-        parts = (self.key_dim_per_head, self.value_dim_per_head)
-        k, v = ops.split_heads(self.kv(source), axis=self.kv_dim_total, num_heads=self.num_heads, parts=parts)
+        k, v = self._split(self.kv(source), self.kv_dim_total, self.key_dim_per_head, self.value_dim_per_head)
         return k, v
 
     def forward_query(self, source: Tensor) -> Tensor:
         """Queries {..., heads, key}."""
-        parts = (self.key_dim_per_head,)
-        return ops.split_heads(self.q(source), axis=self.key_dim_total, num_heads=self.num_heads, parts=parts)[0]
+        return self._split(self.q(source), self.key_dim_total, self.key_dim_per_head)[0]
 
     def __call__(self, q: Tensor, encoder: State) -> Tensor:
         """

@@ -35,7 +35,9 @@ def build_from_dict(d: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         raise RfError(f'build_from_dict: {d!r} has no "class"; give {{"class": "rf.Linear", ...}}')
     twice = sorted(options.keys() & kwargs.keys())
     if twice:
-        raise RfError(f"build_from_dict: {', '.join(twice)} of {name} is given in the dict and as an argument; give it once")
+        raise RfError(
+            f"build_from_dict: {', '.join(twice)} of {name} is given in the dict and as an argument; give it once"
+        )
     cls = _find(name)
     options.update(kwargs)
     if isinstance(cls, type):

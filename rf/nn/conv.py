@@ -146,7 +146,9 @@ class _TransposedConv(Module):
 class _Call1d(Module):
     _call: Any
 
-    def __call__(self, source: Tensor, *, in_spatial_dim: Dim, out_spatial_dim: Dim | None = None) -> tuple[Tensor, Dim]:
+    def __call__(
+        self, source: Tensor, *, in_spatial_dim: Dim, out_spatial_dim: Dim | None = None
+    ) -> tuple[Tensor, Dim]:
         """
         :param source: {..., in, in_spatial}. Its padding counts as zeros, whatever it holds.
         :param in_spatial_dim: to convolve over.

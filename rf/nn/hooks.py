@@ -39,7 +39,9 @@ class RemovableHandle:
             self._obj.__class__ = cls
 
 
-def setup_post_hook_on_method(obj: Any, attr: str, hook: Callable[..., Any], *, prepend: bool = False) -> RemovableHandle:
+def setup_post_hook_on_method(
+    obj: Any, attr: str, hook: Callable[..., Any], *, prepend: bool = False
+) -> RemovableHandle:
     """Have every call of the method return `hook(obj, args, kwargs, result)`.
 
     The object becomes one of a subclass in which this method calls the hooks; other objects of its class stay as they are.

@@ -51,7 +51,8 @@ class Module:
         """The class name in snake case."""
         name = type(self).__name__.lstrip("_")
         return "".join(
-            "_" + c.lower() if c.isupper() and i and not name[i - 1].isupper() else c.lower() for i, c in enumerate(name)
+            "_" + c.lower() if c.isupper() and i and not name[i - 1].isupper() else c.lower()
+            for i, c in enumerate(name)
         )
 
     # -- what belongs to it

@@ -32,7 +32,12 @@ __all__ = [
 
 
 def moments(
-    x: Tensor, axis: Dim | Sequence[Dim], *, use_mask: bool = True, correction: int | float | Tensor = 0, distributed: bool = False
+    x: Tensor,
+    axis: Dim | Sequence[Dim],
+    *,
+    use_mask: bool = True,
+    correction: int | float | Tensor = 0,
+    distributed: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance over `axis`: {..., axis} -> {...}, {...}.
 

@@ -76,7 +76,9 @@ class Parameter(Tensor):
             raise TypeError(f"Parameter: dims must be a sequence of Dims, got {dims!r}")
         for d in dims:
             if d.is_dynamic():
-                raise DimError(f"Parameter of dims {list(dims)}: {d!r} is dynamic, but the size of a parameter is fixed")
+                raise DimError(
+                    f"Parameter of dims {list(dims)}: {d!r} is dynamic, but the size of a parameter is fixed"
+                )
         if dtype is None:
             dtype = dtypes.get_default_float_dtype() if sparse_dim is None else dtypes.get_default_array_index_dtype()
         super().__init__("parameter", dims, dtype, sparse_dim=sparse_dim)

@@ -84,7 +84,9 @@ def _rows(
 def _frequencies(feat_dim: Dim, log_of_lowest: float, steps: float) -> numpy.ndarray:
     size = feat_dim.get_dim_value()
     if size % 2:
-        raise DimError(f"positional encoding: the size of {feat_dim!r} must be even: one half is sine, the other cosine")
+        raise DimError(
+            f"positional encoding: the size of {feat_dim!r} must be even: one half is sine, the other cosine"
+        )
     return numpy.exp(numpy.arange(size // 2, dtype=numpy.float64) * (-log_of_lowest / steps))
 
 
@@ -166,7 +168,9 @@ def sinusoidal_encoding(indices: Tensor, *, feat_dim: Dim, base: float = 1e4, dt
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, in the form of the tensor2tensor library.
     """
-    return _sin_cos_of(indices, _absolute_frequencies(feat_dim, base), feat_dim, dtype or dtypes.get_default_float_dtype())
+    return _sin_cos_of(
+        indices, _absolute_frequencies(feat_dim, base), feat_dim, dtype or dtypes.get_default_float_dtype()
+    )
 
 
 def sinusoidal_positional_encoding(
@@ -339,13 +343,13 @@ class LearnedRelativePositionalEncoding(Module):
                 return numpy.clip(positions, -self.clipping, last) + self.clipping
 
             key = ("clipped", self.clipping, last)
-            backend, raw = _rows(key, clipped, first - offset, end - offset, "int32", self.pos_emb.device, self.pos_emb.backend)
+            backend, raw = _rows(
+                key, clipped, first - offset, end - offset, "int32", self.pos_emb.device, self.pos_emb.backend
+            )
             indices = make_tensor(backend, raw, (dim,), "int32", None, self.clipped_spatial_dim)
         return gather(self.pos_emb, indices=indices, axis=self.clipped_spatial_dim), dim
 
-    def full_matrix(
-        self, *, query_spatial_dim: Dim, key_value_spatial_dim: Dim, query_offset: Offset = None
-    ) -> Tensor:
+    def full_matrix(self, *, query_spatial_dim: Dim, key_value_spatial_dim: Dim, query_offset: Offset = None) -> Tensor:
         """The vectors for each query and key, {query, key, feat}; with one query {key, feat}. Arguments as for a call."""
         positions = _range(key_value_spatial_dim, 0, self.pos_emb)
         if query_spatial_dim != single_step_dim:

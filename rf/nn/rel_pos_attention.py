@@ -77,7 +77,6 @@ class _RelPos(SelfAttentionBase):
             dims = (self.num_heads, self.key_dim_per_head)
             self.pos_bias_u = Parameter(dims, initial=init.Glorot())
             self.pos_bias_v = Parameter(dims, initial=init.Glorot())
-        self._scale = self.key_dim_per_head.get_dim_value() ** -0.5
 
     def _positions(self, query: Dim, key: Dim, source: Tensor, offset: int | Tensor = 0) -> tuple[Tensor, Dim]:
         """Projected encodings of the relative positions, {..., positions, (heads,) key}, and the dim of the positions."""
@@ -98,8 +97,7 @@ class _RelPos(SelfAttentionBase):
         if self.linear_pos is not None:
             enc = self.linear_pos(enc)
         if self.separate_pos_emb_per_head:
-            parts = (self.key_dim_per_head,)
-            (enc,) = ops.split_heads(enc, axis=self.pos_emb_feat_dim, num_heads=self.num_heads, parts=parts)
+            (enc,) = self._split(enc, self.pos_emb_feat_dim, self.key_dim_per_head)
         return enc, dim
 
     def _weights(
@@ -108,7 +106,17 @@ class _RelPos(SelfAttentionBase):
         """Attention weights {..., query, axis}."""
         pos, pos_dim = self._positions(query, axis, q, offset)
         return ops.rel_attention_weights(
-            q, k, pos, self.pos_bias_u, self.pos_bias_v, self.key_dim_per_head, axis, query, pos_dim, causal, self._scale
+            q,
+            k,
+            pos,
+            self.pos_bias_u,
+            self.pos_bias_v,
+            self.key_dim_per_head,
+            axis,
+            query,
+            pos_dim,
+            causal,
+            self._scale,
         )
 
 

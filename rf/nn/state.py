@@ -67,5 +67,7 @@ class State(dict[str, Any]):
             elif isinstance(x, (list, tuple)):
                 stack.extend(reversed(x))
             elif x is not None:
-                raise RfError(f"flatten_tensors: expected Tensors in nested dicts, lists or tuples, got {type(x).__name__}")
+                raise RfError(
+                    f"flatten_tensors: expected Tensors in nested dicts, lists or tuples, got {type(x).__name__}"
+                )
         return list(found.values())

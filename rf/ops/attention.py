@@ -52,12 +52,11 @@ def _plan_split_heads(
     return p.finish(*[p.out(s, [*rest, num_heads, part], x.dtype) for s, part in zip(slots, parts)], single=False)
 
 
-_split_heads = Op("split_heads", num_tensors=1, planner=_plan_split_heads)
+split_heads = Op("split_heads", num_tensors=1, planner=_plan_split_heads)
+"""`split_heads(x {..., axis}, axis, num_heads, parts, sizes)` -> a tuple of {..., heads, part}, one for each of the dims `parts`.
 
-
-def split_heads(x: Tensor, *, axis: Dim, num_heads: Dim, parts: tuple[Dim, ...]) -> tuple[Tensor, ...]:
-    """{..., axis} -> {..., heads, part} for each part: `axis` holds, for each head in turn, the parts one after the other."""
-    return _split_heads(x, axis, num_heads, parts, tuple(d.get_dim_value() for d in (num_heads, *parts)))
+`axis` holds, for each head in turn, the parts one after the other. `sizes`: the ints of (num_heads, *parts).
+"""
 
 
 # -- pieces of plans
@@ -104,7 +103,13 @@ def _softmax(p: PlanBuilder, scores: Piece, axis: Dim, causal: bool) -> Piece:
 
 
 def _weighted_sum(
-    p: PlanBuilder, weights: Piece, v: Piece, axis: Dim, num_heads: Dim | None, value_dim: Dim | None, out_dim: Dim | None
+    p: PlanBuilder,
+    weights: Piece,
+    v: Piece,
+    axis: Dim,
+    num_heads: Dim | None,
+    value_dim: Dim | None,
+    out_dim: Dim | None,
 ) -> Piece:
     """weights . v over `axis`; with `out_dim`, (num_heads, value_dim) are merged into it."""
     (w_slot, w_dims), (v_slot, v_dims) = weights, v
@@ -148,11 +153,15 @@ def _dot_weights(
     slot = p.cast(0, q.dtype, dtype)
     if scale != 1:
         slot = p.emit("scale", slot, static=(scale,))
-    scores = _scores(p, (slot, list(q.dims)), (p.cast(1, k.dtype, dtype), list(k.dims)), key_dim, axis, causal, "attention")
+    scores = _scores(
+        p, (slot, list(q.dims)), (p.cast(1, k.dtype, dtype), list(k.dims)), key_dim, axis, causal, "attention"
+    )
     return _softmax(p, scores, axis, causal is not None)
 
 
-def _plan_dot_weights(p: PlanBuilder, q: Tensor, k: Tensor, key_dim: Dim, axis: Dim, causal: Dim | None, scale: float) -> Plan:
+def _plan_dot_weights(
+    p: PlanBuilder, q: Tensor, k: Tensor, key_dim: Dim, axis: Dim, causal: Dim | None, scale: float
+) -> Plan:
     dtype = _check("attention", key_dim, axis, queries=q, keys=k)
     slot, dims = _dot_weights(p, q, k, key_dim, axis, causal, scale, dtype)
     return p.finish(p.out(slot, dims, dtype))
@@ -187,7 +196,13 @@ dot_attention = Op("dot_attention", num_tensors=3, planner=_plan_dot_attention, 
 
 
 def _plan_attend(
-    p: PlanBuilder, weights: Tensor, v: Tensor, axis: Dim, num_heads: Dim | None, value_dim: Dim | None, out_dim: Dim | None
+    p: PlanBuilder,
+    weights: Tensor,
+    v: Tensor,
+    axis: Dim,
+    num_heads: Dim | None,
+    value_dim: Dim | None,
+    out_dim: Dim | None,
 ) -> Plan:
     for t in (weights, v):
         if axis not in t.dims:
@@ -224,7 +239,9 @@ def _rel_weights(
     slots = [-1 if t is None else p.cast(i, t.dtype, dtype) for i, t in enumerate(operands)]
     what = "relative-position attention"
     if query not in q.dims or pos_dim not in pos.dims or key_dim not in pos.dims:
-        raise DimError(f"{what}: {query!r}, {pos_dim!r} or {key_dim!r} is missing in\n  queries: {q!r}\n  positions: {pos!r}")
+        raise DimError(
+            f"{what}: {query!r}, {pos_dim!r} or {key_dim!r} is missing in\n  queries: {q!r}\n  positions: {pos!r}"
+        )
     q_dims = list(q.dims)
     with_bias = []
     for i, bias in ((3, bias_u), (4, bias_v)):

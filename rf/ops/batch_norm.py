@@ -43,7 +43,9 @@ def _plan_of_batch(
         mask, order = combined_mask(p, order, keep_leading=True)
         if len(order) > len(x.dims):
             slot = p.align(slot, x.dims, order)
-    params = [-1 if t is None else p.align(p.cast(i, t.dtype, dtype), t.dims, order) for i, t in ((1, gamma), (2, beta))]
+    params = [
+        -1 if t is None else p.align(p.cast(i, t.dtype, dtype), t.dims, order) for i, t in ((1, gamma), (2, beta))
+    ]
     axes = tuple(i for i, d in enumerate(order) if d != in_dim)
     out = p.emit("batch_norm_of_batch", slot, mask, *params, static=(axes, eps), num_out=3)
     return p.finish(
@@ -61,7 +63,14 @@ Statistics over all valid frames, 0 over none. Padding has no influence on value
 
 
 def _plan_apply(
-    p: PlanBuilder, x: Tensor, mean: Tensor, variance: Tensor, gamma: Tensor | None, beta: Tensor | None, in_dim: Dim, eps: float
+    p: PlanBuilder,
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    in_dim: Dim,
+    eps: float,
 ) -> Plan:
     dtype = _check(x, in_dim)
     slots: list[Any] = [p.cast(0, x.dtype, dtype)]

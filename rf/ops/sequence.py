@@ -86,6 +86,8 @@ def slice(
             return _slice_size(source, axis, begin, with_sizes("slice", out_dim, new))
         source, axis = _slice_size(source, axis, begin, new)
         begin = 0
+    elif axis.is_static() and isinstance(begin, int) and begin - (stop or 0) > axis.get_dim_value():
+        new, begin, stop = Dim(0, name="slice"), 0, 0  # nothing is left, as in Python
     else:
         if new is None:
             new = axis.sub_left(begin)

@@ -13,11 +13,12 @@ from rf._dim import Dim
 from rf._errors import DimError, RfError
 from rf._plan import Plan, PlanBuilder
 from rf.ops import elementwise
+from rf.ops.concat import pad
 from rf.ops.dims import tensor_beside
 from rf.ops.reduce import _neutral, fill_padding, masked_dims
 from rf.ops.scatter import scatter
 from rf.ops.sequence import cumsum, sort
-from rf.ops.shape import _feature, own_dim
+from rf.ops.shape import _feature, own_dim, replace_dim
 
 __all__ = ["top_k", "top_k_mask", "top_p_mask"]
 
@@ -60,14 +61,14 @@ def top_k(
 
     :param source: any real dtype.
     :param axis: a dim, or a list of dims such as [beam, vocabulary].
-    :param k: how many; an int or an int Tensor. At most the number of entries, padding included.
+    :param k: how many; an int or an int Tensor. At most the number of entries, unless an axis needs masking.
     :param k_dim: a dim with the size k; default: a new one. Without sizes it takes over k.
     :param sorted: largest first. Of equal values, the first ones are taken, and come first.
     :returns: (values, indices, k_dim): indices int32 with sparse dim `axis`; for a list of dims, a list with the
-        indices into each. Padding only appears (as -inf, or the lowest integer) where a sequence has fewer than k
-        frames.
+        indices into each. Where a sequence has fewer than k entries, -inf (or the lowest integer) follows, with any
+        index.
 
-    Raises DimError when an axis is missing or has fewer than k entries.
+    Raises DimError when an axis is missing, or has fewer than k entries and needs no masking.
     """
     axes = (axis,) if isinstance(axis, Dim) else tuple(axis)
     if k_dim is None or not k_dim.is_dim_known():
@@ -82,11 +83,17 @@ def top_k(
     if isinstance(k, int) and k != num:
         raise DimError(f"top_k: k is {k}, but k_dim is {k_dim!r}")
     extents = [d.get_dim_value() for d in axes]
-    if num > math.prod(extents):
-        for d in axes:
-            own_dim("top_k", source, d)
-        raise DimError(f"top_k: {num} entries asked for, but {list(axes)} of {source!r} have {math.prod(extents)}")
-    values, indices = _top_k(source, axes, k_dim, num, sorted)
+    total = math.prod(extents)
+    if num <= total:
+        values, indices = _top_k(source, axes, k_dim, num, sorted)
+    else:
+        own = [own_dim("top_k", source, d) for d in axes]
+        if not any(d.need_masking() for d in own):
+            raise DimError(f"top_k: {num} entries asked for, but {list(axes)} of {source!r} have {total}")
+        some = Dim(total, name="top-k")
+        values, indices = _top_k(source, axes, some, total, sorted)
+        values = _fill_up(values, some, k_dim, _neutral("max", source.dtype))
+        indices = _fill_up(indices, some, k_dim, 0)
     if isinstance(axis, Dim):
         return values, indices, k_dim
     each = []
@@ -97,6 +104,11 @@ def top_k(
     first = indices.copy()
     first.sparse_dim = axes[0]
     return values, [first, *reversed(each)], k_dim
+
+
+def _fill_up(x: Tensor, axis: Dim, out_dim: Dim, value: float) -> Tensor:
+    out, (longer,) = pad(x, axes=[axis], padding=[(0, out_dim.get_dim_value() - axis.get_dim_value())], value=value)
+    return replace_dim(out, in_dim=longer, out_dim=out_dim)[0]
 
 
 def _mark(hit: Tensor, indices: Tensor, indices_dim: Dim, axis: Dim) -> Tensor:

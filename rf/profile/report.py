@@ -18,7 +18,8 @@ from rf.profile.step import Profile
 
 __all__ = ["bench_json", "print_bench", "print_profile", "profile_json"]
 
-WIDTH_WHEN_PIPED = 140
+WIDTH_WHEN_PIPED = 1000
+"""A pipe has no width. What reads it can cut lines, but not put broken ones together again."""
 
 
 def profile_json(profile: Profile, env: dict[str, Any], subject: dict[str, Any]) -> dict[str, Any]:
@@ -195,13 +196,12 @@ def _hints(profile: Profile) -> list[str]:
     share = profile.wait_ns / profile.wall_ns
     if share > 0.1:
         return [
-            f"{share:.0%} of the step is waiting for data; load it in the background with --num-workers 1, or with more"
+            f"{share:.0%} of the step is waiting for data; load it in the background with --workers 1, or with more"
         ]
     return []
 
 
 def _console() -> Console:
-    # A pipe has no width; what reads it can cut lines, but not put broken ones together again.
     return Console(width=None if sys.stdout.isatty() else WIDTH_WHEN_PIPED)
 
 
@@ -210,7 +210,8 @@ def _table(*columns: str) -> Table:
     piped = not sys.stdout.isatty()
     table = Table(box=box.ASCII2 if piped else box.SIMPLE_HEAD)
     for name in columns:
-        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", no_wrap=not piped)
+        justify = "right" if name.startswith(">") else "left"
+        table.add_column(name.removeprefix(">"), justify=justify, overflow="fold")
     return table
 
 

@@ -115,9 +115,11 @@ class RunOptions(DataOptions):
             old, new = getattr(self, field.name), getattr(wanted, field.name)
             moved = field.name in ("data", "transcripts") and "numbers" not in (self.data, wanted.data)
             if given.get(field.name) is not None and old != new and not moved:
+                started = f" {new}: the run was started with {old}"
+                if isinstance(new, bool):
+                    started = ": the run was started without this option"
                 raise UserError(
-                    f"{_flag(field.name)} {new}: the run was started with {old}; leave the option out to continue, "
-                    "or start a new run with another --out"
+                    f"{_flag(field.name)}{started}; leave it out to continue, or start a new run with another --out"
                 )
         return wanted
 

@@ -37,7 +37,8 @@ class StepReport:
     Attributes:
         step: steps done, this one included.
         epoch: 1, 2, ...
-        losses: means over the valid frames by name, and ``total``, what was minimized.
+        losses: means by name, and ``total``, what was minimized.
+        errors: means by name of what was marked as an error, a share of 1.
         learning_rate: of the step.
         gradient_norm: before clipping; not finite when the step was skipped.
         wait_seconds: time that the step waited for its batch.
@@ -47,6 +48,7 @@ class StepReport:
     step: int
     epoch: int
     losses: dict[str, float]
+    errors: dict[str, float]
     learning_rate: float
     gradient_norm: float
     wait_seconds: float
@@ -165,7 +167,10 @@ class Run:
         Raises:
             UserError: if an option differs, or the data is another one, or the checkpoint is of another model.
         """
-        options = saved.options.updated(given)
+        try:
+            options = saved.options.updated(given)
+        except rf.UserError as exc:
+            raise rf.UserError(f"{saved.path}: {exc}") from exc
         dataset = options.open(split="train", seed=options.seed)
         fingerprint = data_fingerprint(dataset)
         if fingerprint != saved.fingerprint:
@@ -215,7 +220,9 @@ class Run:
             total = ctx.total_loss()
             assert isinstance(total, rf.Tensor)
             norm = self._optimizer.step(total, learning_rate=learning_rate)
-            losses = {name: float(loss.get_mean_loss()) for name, loss in ctx.losses.items()}
+            means = {name: float(loss.get_mean_loss()) for name, loss in ctx.losses.items()}
+            losses = {name: mean for name, mean in means.items() if not ctx.losses[name].as_error}
+            errors = {name: mean for name, mean in means.items() if ctx.losses[name].as_error}
             losses["total"] = float(total)
         finally:
             rf.reset_run_ctx()
@@ -227,7 +234,7 @@ class Run:
                 f"the gradient was not finite in {_MAX_SKIPPED} steps in a row, up to step {self.step}; "
                 "start a new run with a smaller --lr or a longer --warmup"
             )
-        return StepReport(self.step, self.epoch + 1, losses, learning_rate, norm, wait_seconds, batch)
+        return StepReport(self.step, self.epoch + 1, losses, errors, learning_rate, norm, wait_seconds, batch)
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
         """Writes the checkpoint of the run, which atomically replaces an older one.

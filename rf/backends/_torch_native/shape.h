@@ -25,7 +25,10 @@ RF_VIEW(flatten, x.flatten(s[0].integer, s[0].integer + s[1].integer - 1))
 
 at::Tensor unflatten(const at::Tensor& x, int64_t axis, const std::vector<int64_t>& parts) {
   c10::SmallVector<int64_t, 8> sizes(x.sizes().begin(), x.sizes().begin() + axis);
-  sizes.append(parts.begin(), parts.end());
+  int64_t known = 1;
+  for (int64_t n : parts) known *= n < 0 ? 1 : n;
+  // a -1 is worked out here, since view() cannot when x has no entries
+  for (int64_t n : parts) sizes.push_back(n >= 0 ? n : known ? x.size(axis) / known : 0);
   sizes.append(x.sizes().begin() + axis + 1, x.sizes().end());
   return x.view(sizes);
 }

@@ -109,6 +109,28 @@ SAMPLES: list[Sample] = [
     S("stft", "B T", call=lambda d, x: rf.square(rf.abs(rf.stft(x, in_spatial_dim=d.T, frame_step=1, frame_length=4)[0])),
       masked=True, id="power"),
     S("stft", "B P:float64", in_spatial_dim="P", frame_step=2, frame_length=4, grad=False, id="float64"),
+    S("mel_filterbank", "B T G~pos", call=lambda d, x: rf.audio.mel_filterbank(
+        x, in_dim=d.G, out_dim=d.F, sampling_rate=8000), out="B T *F"),
+    S("log_mel_filterbank_from_raw", "B T", masked=True, call=lambda d, x: rf.audio.log_mel_filterbank_from_raw(
+        x, in_spatial_dim=d.T, out_dim=d.F, sampling_rate=1000, window_len=0.004, step_len=0.001)),
+    S("specaugment", "B T *D", out="B T *D", ref=lambda x: x, call=lambda d, x: rf.audio.specaugment(x, spatial_dim=d.T)),
+    S("specaugment", "B T *D", out="B T *D", values=False, id="on", call=lambda d, x: rf.audio.specaugment(
+        x, spatial_dim=d.T, only_on_train=False)),
+    S("random_mask", "B T *D", out="B T *D", ref=np.zeros_like, call=lambda d, x: rf.audio.random_mask(
+        x, mask_axis=d.D, broadcast_axis=d.T, min_num=4, max_num=4, max_dims=2)),
+    S("mask", "B T *D", "B>T", out="B T *D", values=False, call=lambda d, x, pos: rf.audio.mask(
+        x, mask_axis=d.T, pos=pos, max_amount=2), zero=False),
+    # -- control flow
+    S("cond", "B T", out="B T", ref=lambda x: 2 * x, call=lambda d, x: rf.cond(True, lambda: 2 * x, lambda: x)),
+    S("cond", "B T", "", needs_values=True, out="B T", call=lambda d, x, y: rf.cond(y > 0, lambda: 2 * x, lambda: x),
+      id="on-value"),
+    S("while_loop", "B F", out="B F", needs_values=True, grad=False,
+      call=lambda d, x: rf.while_loop(lambda y: rf.reduce_max(rf.abs(y), axis=y.dims) > 0.1, lambda y: y / 2.0, x),
+      alone=False),
+    S("scan", "B T F", "B F", call=lambda d, x, s: rf.scan(
+        spatial_dim=d.T, xs=x, initial=s, body=lambda x, s: (s * 2.0, s + x))[:2], masked=True,
+      out="B T F", ref=lambda x, s: 2 * (s[:, None] + np.cumsum(x, 1) - x)),
+    S("assert_", "B T", call=lambda d, x: rf.assert_(x < 100.0, "large"), alone=False, grad=False),
     # -- gradients
     S("stop_gradient", "B T *F", out="B T *F", ref=lambda x: x, grad=False),
     S("scaled_gradient", "B T *F", scale=1.0, out="B T *F", ref=lambda x: x),

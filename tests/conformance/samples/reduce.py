@@ -58,12 +58,12 @@ def _reductions(mode: str) -> list[Sample]:
     if mode in ("sum", "mean", "max", "argmin"):
         samples += [
             S(name, "B T:int32", axis="T", out="B:float32" if mode == "mean" else "B:int32", ref=lambda x: np_fn(x, 1), masked=True),
-            S(name, "B T:float16", axis="T", masked=True, grad=False, ref=lambda x: np_fn(x, 1),
+            S(name, "B T:float16", axis="T", light=True, ref=lambda x: np_fn(x, 1),
               out="B:int32" if mode == "argmin" else "B:float16"),
-            S(name, "B T:bfloat16", axis="T", masked=True, grad=False, no_backend=["numpy"]),
-            S(name, "B T:bool", axis="T", ref=lambda x: np_fn(x, 1), masked=True,
+            S(name, "B T:bfloat16", axis="T", light=True, no_backend=["numpy"]),
+            S(name, "B T:bool", axis="T", ref=lambda x: np_fn(x, 1), light=mode != "max", masked=True,
               out="B:" + {"mean": "float32", "max": "bool"}.get(mode, "int32")),
-            S(name, "B T:uint8", axis="T", masked=True, order=False),
+            S(name, "B T:uint8", axis="T", light=True),
         ]  # fmt: skip
     return samples
 
@@ -96,7 +96,7 @@ SAMPLES += [
     S("matmul", "B T F", "G", reduce=[], out="B T F G", ref=lambda a, b: a[..., None] * b, id="outer"),
     S("matmul", "B T F:int32", "F G:int32", reduce="F", out="B T G:int32", ref=lambda a, b: a @ b),
     S("matmul", "B T F:int32", "F G", reduce="F", out="B T G:float32", ref=lambda a, b: a @ b, grad=False),
-    S("matmul", "B T F:float16", "F G:float16", reduce="F", out="B T G:float16", ref=lambda a, b: a @ b, grad=False),
+    S("matmul", "B T F:float16", "F G:float16", reduce="F", out="B T G:float16", ref=lambda a, b: a @ b, light=True),
     S("matmul", "B T F:bool", "F G:bool", reduce="F", out="B T G:int32", ref=lambda a, b: a.astype("int32") @ b.astype("int32")),
     S("matmul", "B T *F", "F *G", reduce="F", out="B T *G", id="feature"),
     S("dot", "B T F", "F G", reduce="F", out="B T G", ref=lambda a, b: a @ b),
@@ -134,8 +134,8 @@ for softmax, ref in {"softmax": _softmax, "log_softmax": lambda x, axis: np.log(
         S(softmax, "B T~wide", axis="T", out="B T", masked=True),
         S(softmax, "B T", axis="T", use_mask=False, out="B T", alone=False, poison=False, zero=False),
         S(softmax, "B T:int32", axis="T", out="B T:float32", ref=lambda x, ref=ref: ref(x, 1), masked=True),
-        S(softmax, "B T:float16", axis="T", out="B T:float16", masked=True, grad=False),
-        S(softmax, "B T:bfloat16", axis="T", out="B T:bfloat16", masked=True, grad=False, no_backend=["numpy"]),
+        S(softmax, "B T:float16", axis="T", out="B T:float16", light=True),
+        S(softmax, "B T:bfloat16", axis="T", out="B T:bfloat16", light=True, no_backend=["numpy"]),
     ]  # fmt: skip
 for norm, norm_ref in {"layer_norm": _layer_norm, "rms_norm": _rms_norm}.items():
     SAMPLES += [
@@ -146,6 +146,6 @@ for norm, norm_ref in {"layer_norm": _layer_norm, "rms_norm": _rms_norm}.items()
         S(norm, "B T D", out="B T D", ref=norm_ref, call=lambda d, x, norm=norm: OPS[norm](x, None, None, (d.D,), 1e-3)),
         S(norm, "B T D G", "D G", "G D", out="B T D G",
           call=lambda d, x, scale, bias, norm=norm: OPS[norm](x, scale, bias, (d.D, d.G), 1e-3)),
-        S(norm, "B T D:float16", out="B T D:float16", grad=False,
+        S(norm, "B T D:float16", out="B T D:float16", light=True,
           call=lambda d, x, norm=norm: OPS[norm](x, None, None, (d.D,), 1e-3)),
     ]  # fmt: skip
