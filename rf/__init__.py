@@ -13,7 +13,13 @@ from rf._errors import RfError as RfError
 from rf._errors import ShapeError as ShapeError
 from rf._errors import UserError as UserError
 from rf.backend import get_backend as get_backend
+from rf.backend import get_raw_tensor_type as get_raw_tensor_type
+from rf.backend import get_selected_backend as get_selected_backend
+from rf.backend import is_backend_raw_tensor_dim_tag_independent as is_backend_raw_tensor_dim_tag_independent
+from rf.backend import is_executing_eagerly as is_executing_eagerly
 from rf.backend import select_backend as select_backend
+from rf.backend import select_backend_numpy as select_backend_numpy
+from rf.backend import select_backend_torch as select_backend_torch
 from rf.backend import use_backend as use_backend
 from rf.dtypes import *
 from rf.ops.concat import *
@@ -61,3 +67,4 @@ from rf.nn.rotary import RotaryPosCausalSelfAttention as RotaryPosCausalSelfAtte
 from rf.nn.rotary import RotaryPosSelfAttention as RotaryPosSelfAttention
 from rf.nn.state import *
 from rf.tensor_dict import TensorDict as TensorDict
+from rf.types import *

@@ -66,7 +66,8 @@ class NeuralNetKernels(_Primitives):
         return self.scale(self.add(content, self.slice(x, axis + 1, 0, n_key, 1)), factor)
 
     def rope(self, x: Raw, encoding: Raw) -> Raw:
-        """Rotate the pairs of neighbors (2i, 2i+1) along the last axis by angles of which `encoding` holds sines, then cosines.
+        """Rotate the pairs of neighbors (2i, 2i+1) along the last axis by angles of which `encoding` holds sines, then
+        cosines.
 
         :param x: (..., d).
         :param encoding: (..., d), broadcasts against x.

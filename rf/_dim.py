@@ -142,7 +142,7 @@ class Dim(DimBase):
         return out
 
     def declare_same_as(self, other: Dim) -> None:
-        """Make both dims equal, for good. Whichever is filled or static gives the sizes.
+        """Make both dims equal, for good. Whichever is static, derived or filled gives the sizes.
 
         Raises DimError when both have sizes and these differ.
         """
@@ -150,13 +150,15 @@ class Dim(DimBase):
         if a is b:
             return
         if a.is_dim_known() and b.is_dim_known():
-            if a.dynamic != b.dynamic or not numpy.array_equal(a.get_sizes().values, b.get_sizes().values):
+            mine, theirs = a.get_sizes(), b.get_sizes()
+            if mine.dims != theirs.dims or not numpy.array_equal(mine.values, theirs.values):
                 raise DimError(f"declare_same_as: {a!r} and {b!r} have different sizes")
-        elif a.is_dim_known():
-            if not a.dynamic:
-                b._size, b.dynamic, b.extent, b.size_dims = a._size, False, a.extent, ()
-            else:
-                b._set_sizes(a.get_sizes())
+        if b.dynamic and (not a.dynamic or (a.derivation is not None and b.derivation is None)):
+            a, b = b, a  # a static dim, or one that follows from others, stays what it is
+        elif a.is_dim_known() and not b.is_dim_known():
+            b._set_sizes(a.get_sizes())
+        if b._template is None:
+            b._template = a._template
         a.same_as = b
         # what was derived from `a` must follow the fillings of `b` from now on
         b._dependents = (b._dependents or []) + (a._dependents or [])
@@ -219,6 +221,8 @@ class Dim(DimBase):
         base = self.base
         if not base.dynamic:
             raise DimError(f"fill: {self!r} is static")
+        if base.derivation is not None and base.derivation.kind != "same":
+            raise DimError(f"fill: {self!r} follows from other dims; fill those")
         origin = None
         if isinstance(sizes, Tensor):
             if sizes.backend is None:
@@ -270,7 +274,7 @@ class Dim(DimBase):
             self._dependents = [r for r in self._dependents if r() is not None]
             for ref in self._dependents:
                 dependent = ref()
-                if dependent is not None and dependent._sizes is not None:
+                if dependent is not None and dependent._sizes is not None and dependent.derivation is not None:
                     dependent._invalidate()
 
     def declared_size_dims(self) -> tuple[Dim, ...]:
@@ -290,6 +294,9 @@ class Dim(DimBase):
                 base.size_dims = ()
                 return
             raise base._not_filled()
+        if base.derivation.kind == "same":
+            base._set_sizes(base.derivation.items[0][1].get_sizes())
+            return
         values, dims = _dim_math.evaluate(base)
         base._set_sizes(Sizes(values, dims))
 
@@ -549,6 +556,10 @@ class _SizeTensor(Tensor):
     def of(dim: Dim) -> _SizeTensor:
         sizes = dim._sizes
         dims = sizes.dims if sizes is not None else dim._template or ()
+        if sizes is not None and any(
+            not d.is_dim_known() or d.get_extent() != n for n, d in zip(sizes.values.shape, dims)
+        ):
+            sizes = None  # these are of a batch that is gone
         out = _SizeTensor(f"{dim.name or 'dim'}:size", dims, "int32")
         out._dim = dim
         if sizes is not None:

@@ -583,3 +583,33 @@ def use_backend(name: str) -> Iterator[Backend]:
         yield backend
     finally:
         _selected_here.reset(token)
+
+
+def get_selected_backend() -> str:
+    """Name of the backend for new tensors."""
+    return selected_backend_name()
+
+
+def select_backend_torch() -> None:
+    """`select_backend("torch")`."""
+    select_backend("torch")
+
+
+def select_backend_numpy() -> None:
+    """`select_backend("numpy")`."""
+    select_backend("numpy")
+
+
+def is_executing_eagerly() -> bool:
+    """Always True: rf runs every op at once."""
+    return True
+
+
+def is_backend_raw_tensor_dim_tag_independent() -> bool:
+    """Always True: raw arrays know nothing of dims."""
+    return True
+
+
+def get_raw_tensor_type() -> type:
+    """The type of raw arrays on the selected backend."""
+    return selected_backend().raw_types[0]

@@ -1,4 +1,6 @@
-"""First values of parameters. Drawn from the random state of the host, so they are equal on every backend and device."""
+"""First values of parameters. Drawn from the random state of the host, so they are equal on every backend and
+device.
+"""
 
 from __future__ import annotations
 
@@ -89,8 +91,8 @@ class Normal(ParamInit):
 class VarianceScaling(ParamInit):
     """Variance `scale` / fan, so that the scale of activations or gradients stays the same from layer to layer.
 
-    The fans follow from the order of the dims: {in, out} with two dims, {out, in, kernel...} with more, where a fan counts
-    the positions of the kernel; with one dim both are its size.
+    The fans follow from the order of the dims: {in, out} with two dims, {out, in, kernel...} with more, where a fan
+    counts the positions of the kernel; with one dim both are its size.
     """
 
     scale = 1.0

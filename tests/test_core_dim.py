@@ -190,8 +190,8 @@ def test_refill_in_place() -> None:
     b.fill(3)
     assert t.fill([4, 1, 2]) is t
     assert t.get_dim_value() == 4 and t.get_mask().numpy().shape == (3, 4) and mask.shape == (2, 3)
-    t.fill(5)  # now one length for everybody would be a change of its size dims
-    assert not t.need_masking()
+    with pytest.raises(rf.DimError, match=r"sizes of shape \(\) need 0 size dims, got \[B=3\]"):
+        t.fill(5)  # declared as one length per sequence
 
 
 def test_refill_with_other_size_dims() -> None:
@@ -346,8 +346,17 @@ def test_sizes_on_meta_are_numpy_tensors() -> None:
     with rf.use_backend("meta"):
         sizes = t.get_size_tensor()
         assert sizes.backend is rf.get_backend("numpy") and sizes.numpy().tolist() == [2, 5]
-        mixed = sizes * rf.zeros([t], dtype="int32")
+        mixed = sizes * rf.zeros([*sizes.dims, t], dtype="int32")
         assert mixed.backend is rf.get_backend("meta") and mixed.dims_set == {t, *sizes.dims}
+
+
+def test_size_tensor_of_a_batch_that_is_gone_is_a_template() -> None:
+    b = batch(2)
+    t = rf.Dim(None, name="T").fill([2, 5], [b])
+    b.fill(3)
+    assert t.dyn_size_ext is not None and t.dyn_size_ext.raw_tensor is None and t.dyn_size_ext.dims == (b,)
+    t.dyn_size_ext.raw_tensor = np.array([1, 2, 3], dtype="int32")
+    assert t.get_dim_value() == 3
 
 
 # -- a raw axis tells an open dim its size
@@ -415,6 +424,20 @@ def test_declare_same_as_takes_the_sizes_that_are_there(filled: str) -> None:
         assert d.get_sizes().values.tolist() == [2, 3] and d.get_size_tensor().dims == (over,)
 
 
+def test_declare_same_as_keeps_the_declared_size_dims() -> None:
+    over = batch(2)
+    a, b = rf.Dim(rf.Tensor("sizes", [over], "int32"), name="a"), rf.Dim(None, name="b")
+    a.declare_same_as(b)
+    a.fill([1, 2])
+    assert b.get_size_tensor().dims == (over,)
+
+
+def test_declare_same_as_static_and_one_length_for_everybody() -> None:
+    a, b = rf.Dim(3, name="a"), rf.Dim(None, name="b").fill(3)
+    a.declare_same_as(b)
+    assert b.is_static() and b.dimension == 3
+
+
 @pytest.mark.parametrize("static_first", [True, False])
 def test_declare_same_as_static(static_first: bool) -> None:
     a, b = rf.Dim(3, name="a"), rf.Dim(None, name="b")
@@ -431,6 +454,9 @@ def test_declare_same_as_contradiction() -> None:
     with pytest.raises(rf.DimError, match="have different sizes"):
         a.declare_same_as(b)
     assert a != b
+    beam = rf.Dim(2, name="beam")
+    with pytest.raises(rf.DimError, match="have different sizes"):
+        a.declare_same_as(rf.Dim(None).fill([1, 2], [beam]))
 
 
 def test_declare_same_as_links_chains() -> None:

@@ -76,10 +76,10 @@ def test_dot_attention_gradients_do_not_see_padding() -> None:
                 for i, (n, size) in enumerate(((n_query, KEY), (n_key, KEY), (n_key, VALUE)))
             ]
             dims = [[batch, query, heads, key_dim], [batch, key, heads, key_dim], [batch, key, heads, value_dim]]
-            q, k, v = (tensor(raw, d) for raw, d in zip(raws, dims))  # type: ignore[arg-type]
+            q, k, v = (tensor(raw, d) for raw, d in zip(raws, dims))
             out = rf.dot_attention(q, k, v, key_dim=key_dim, axis=key)
             rf.reduce_sum(rf.square(out), axis=out.dims).raw_tensor.backward()
-            grads.append([raw.grad.numpy() for raw in raws])  # type: ignore[union-attr]
+            grads.append([raw.grad.numpy() for raw in raws])
     for a, b in zip(*grads):
         assert np.abs(a).max() > 0
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

@@ -41,10 +41,13 @@ def test_linear_against_torch() -> None:
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_square_linear(backend: str) -> None:
     with rf.use_backend(backend):
-        dim, batch = rf.Dim(4, name="d"), rf.Dim(2, name="B") linear = rf.Linear(dim, dim) set_parameters(linear) x =
-        np.random.randn(2, 4).astype("float32") out = linear(tensor(x, [batch, dim])) assert out.dims == (batch, dim)
+        dim, batch = rf.Dim(4, name="d"), rf.Dim(2, name="B")
+        linear = rf.Linear(dim, dim)
+        set_parameters(linear)
+        x = np.random.randn(2, 4).astype("float32")
+        out = linear(tensor(x, [batch, dim]))
+        assert out.dims == (batch, dim)
         np.testing.assert_allclose(out.numpy(), x @ linear.weight.numpy() + linear.bias.numpy(), rtol=1e-5, atol=1e-6)
-        # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "meta"])
@@ -83,13 +86,20 @@ def test_layer_norm_against_torch() -> None:
 
 def test_norms_over_several_dims_and_without_bias() -> None:
     with rf.use_backend("torch"):
-        a, b, c = (rf.Dim(n, name=f"d{n}") for n in (2, 3, 4)) x = np.random.randn(3, 2, 4).astype("float32") norm =
-        rf.LayerNorm([a, c], with_bias=False) set_parameters(norm) out = norm(tensor(x, [b, a, c])).copy_transpose([b,
-        a, c]).numpy() want = torch.nn.functional.layer_norm(torch.tensor(x), (2, 4), to_torch(norm.scale), None, 1e-6)
-        np.testing.assert_allclose(out, want.numpy(), rtol=1e-5, atol=1e-5) rms = rf.RMSNorm(c, with_bias=True)
-        set_parameters(rms) out = rms(tensor(x, [b, a, c])).numpy() want = x / np.sqrt((x**2).mean(-1, keepdims=True) +
-        1e-6) * rms.scale.numpy() + rms.bias.numpy()  # type: ignore[union-attr] np.testing.assert_allclose(out, want,
-        rtol=1e-5, atol=1e-5) assert rf.RMSNorm(c).bias is None with pytest.raises(rf.DimError, match="has no dim"):
+        a, b, c = (rf.Dim(n, name=f"d{n}") for n in (2, 3, 4))
+        x = np.random.randn(3, 2, 4).astype("float32")
+        norm = rf.LayerNorm([a, c], with_bias=False)
+        set_parameters(norm)
+        out = norm(tensor(x, [b, a, c])).copy_transpose([b, a, c]).numpy()
+        want = torch.nn.functional.layer_norm(torch.tensor(x), (2, 4), to_torch(norm.scale), None, 1e-6)
+        np.testing.assert_allclose(out, want.numpy(), rtol=1e-5, atol=1e-5)
+        rms = rf.RMSNorm(c, with_bias=True)
+        set_parameters(rms)
+        out = rms(tensor(x, [b, a, c])).numpy()
+        want = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * rms.scale.numpy() + rms.bias.numpy()
+        np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
+        assert rf.RMSNorm(c).bias is None
+        with pytest.raises(rf.DimError, match="has no dim"):
             rms(rf.zeros([a]))
 
 
@@ -126,15 +136,13 @@ def test_batch_norm_in_training_is_that_of_the_valid_frames() -> None:
     frames = np.concatenate([padded(LENGTHS, 6, padding=0)[i, :n] for i, n in enumerate(LENGTHS)])
     for backend in ("numpy", "torch"):
         with rf.use_backend(backend):
-            in_dim = rf.Dim(6, name="in") norm = rf.BatchNorm(in_dim) set_parameters(norm) mean, variance =
-            norm.running_mean.numpy().copy(), norm.running_variance.numpy().copy()  # type: ignore[union-attr] want =
-            torch.nn.functional.batch_norm(
-                torch.tensor(frames),
-                None,
-                None,
-                *(torch.tensor(p.numpy()) for p in (norm.gamma, norm.beta)),
-                training=True,
-                eps=1e-3,  # type: ignore[union-attr]
+            in_dim = rf.Dim(6, name="in")
+            norm = rf.BatchNorm(in_dim)
+            set_parameters(norm)
+            mean, variance = norm.running_mean.numpy().copy(), norm.running_variance.numpy().copy()
+            gamma, beta = (torch.tensor(p.numpy()) for p in (norm.gamma, norm.beta))
+            want = torch.nn.functional.batch_norm(
+                torch.tensor(frames), None, None, gamma, beta, training=True, eps=1e-3
             )
             got = np.concatenate([out[i, :n] for i, n in enumerate(LENGTHS)])
             np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-5)
@@ -142,10 +150,10 @@ def test_batch_norm_in_training_is_that_of_the_valid_frames() -> None:
             norm(tensor(padded(LENGTHS, 6, padding=np.nan), [batch, time, in_dim]))
             np.testing.assert_allclose(
                 norm.running_mean.numpy(), 0.9 * mean + 0.1 * frames.mean(0), rtol=1e-5, atol=1e-6
-            )  # type: ignore[union-attr]
+            )
             np.testing.assert_allclose(
                 norm.running_variance.numpy(), 0.9 * variance + 0.1 * frames.var(0), rtol=1e-5, atol=1e-6
-            )  # type: ignore[union-attr]
+            )
             # running statistics take no part in differentiation, and masking can be switched off
             unmasked = rf.BatchNorm(in_dim, use_mask=False, affine=False, track_running_stats=False)
             x = padded(LENGTHS, 6, padding=0)
@@ -156,19 +164,23 @@ def test_batch_norm_in_training_is_that_of_the_valid_frames() -> None:
 def test_batch_norm_gradients_against_torch() -> None:
     train_ctx()
     with rf.use_backend("torch"):
-        batch, time = batch_dims(LENGTHS) in_dim = rf.Dim(6, name="in") norm = rf.BatchNorm(in_dim) set_parameters(norm)
-        raw = torch.tensor(padded(LENGTHS, 6, padding=np.nan), requires_grad=True) out = norm(tensor(raw, [time, batch,
-        in_dim][1::-1] + [in_dim]))  # type: ignore[arg-type] weights =
-        np.random.RandomState(5).randn(*raw.shape).astype("float32") rf.reduce_sum(out * tensor(weights, [batch, time,
-        in_dim]), axis=out.dims).raw_tensor.backward() mask = np.arange(5) < np.array(LENGTHS)[:, None] frames =
-        raw.detach()[torch.tensor(mask)].requires_grad_() gamma, beta = (to_torch(p).clone().requires_grad_() for p in
-        (norm.gamma, norm.beta)) want = torch.nn.functional.batch_norm(frames, None, None, gamma, beta, training=True,
-        eps=1e-3) (want * torch.tensor(weights[mask])).sum().backward() grad = raw.grad.numpy()  # type:
-        ignore[union-attr] np.testing.assert_allclose(grad[mask], frames.grad.numpy(), rtol=1e-4, atol=1e-5)  # type:
-        ignore[union-attr] np.testing.assert_array_equal(grad[~mask], 0)
-        np.testing.assert_allclose(norm.gamma.raw_tensor.grad.numpy(), gamma.grad.numpy(), rtol=1e-4, atol=1e-5)  #
-        type: ignore[union-attr] np.testing.assert_allclose(norm.beta.raw_tensor.grad.numpy(), beta.grad.numpy(),
-        rtol=1e-4, atol=1e-5)  # type: ignore[union-attr]
+        batch, time = batch_dims(LENGTHS)
+        in_dim = rf.Dim(6, name="in")
+        norm = rf.BatchNorm(in_dim)
+        set_parameters(norm)
+        raw = torch.tensor(padded(LENGTHS, 6, padding=np.nan), requires_grad=True)
+        out = norm(tensor(raw, [batch, time, in_dim]))
+        weights = np.random.RandomState(5).randn(*raw.shape).astype("float32")
+        rf.reduce_sum(out * tensor(weights, [batch, time, in_dim]), axis=out.dims).raw_tensor.backward()
+        mask = np.arange(5) < np.array(LENGTHS)[:, None]
+        frames = raw.detach()[torch.tensor(mask)].requires_grad_()
+        gamma, beta = (to_torch(p).clone().requires_grad_() for p in (norm.gamma, norm.beta))
+        want = torch.nn.functional.batch_norm(frames, None, None, gamma, beta, training=True, eps=1e-3)
+        (want * torch.tensor(weights[mask])).sum().backward()
+        np.testing.assert_allclose(raw.grad.numpy()[mask], frames.grad.numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(raw.grad.numpy()[~mask], 0)
+        for p, reference in ((norm.gamma, gamma), (norm.beta, beta)):
+            np.testing.assert_allclose(p.raw_tensor.grad.numpy(), reference.grad.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_batch_norm_of_several_masked_dims_and_of_nothing() -> None:
@@ -194,7 +206,7 @@ def test_batch_norm_of_several_masked_dims_and_of_nothing() -> None:
             assert batch in lonely.dims
             none = rf.Dim(None, name="none").fill([0, 0], dims=[batch])
             assert norm(tensor(x[:, :0, 0], [batch, none, feature])).numpy().size == 0
-            assert np.isfinite(norm.running_mean.numpy()).all()  # type: ignore[union-attr]
+            assert np.isfinite(norm.running_mean.numpy()).all()
     with pytest.raises(rf.RfError, match="distributed"):
         rf.BatchNorm(feature, distributed=True)
 

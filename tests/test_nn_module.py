@@ -167,20 +167,20 @@ def test_module_list_works_like_a_list() -> None:
     assert isinstance(layers[1], rf.Functional) and len(layers) == 2
     first, last = layers[0], rf.LayerNorm(A)
     assert layers.append(last) is layers
-    layers.extend([double])  # type: ignore[list-item]
+    layers.extend([double])
     assert list(dict(layers.items())) == ["0", "1", "2", "3"]
     assert layers[-2] is last and layers["0"] is first
     assert list(layers[1:3]) == [layers[1], last] and type(layers[:1]) is rf.ModuleList
     del layers[1]
     assert list(layers) == [first, last, layers[2]] and list(dict(layers.items())) == ["0", "1", "2"]
     layers[0] = last
-    layers[1:] = [first, first]  # type: ignore[assignment]
+    layers[1:] = [first, first]
     assert list(layers) == [last, first, first]
     with pytest.raises(IndexError, match="no entry 7"):
         _ = layers[7]
     with pytest.raises(TypeError, match="expected a module"):
-        layers.append(3)  # type: ignore[arg-type]
-    named = rf.ModuleList({"a": first, 5: last})  # type: ignore[dict-item]
+        layers.append(3)
+    named = rf.ModuleList({"a": first, 5: last})
     assert list(dict(named.items())) == ["a", "0"]
     assert list(rf.ModuleList(iter([first, last]))) == [first, last]
     assert list(rf.ModuleList(named)) == [first, last]
@@ -202,7 +202,7 @@ def test_parameter_list() -> None:
     assert [n for n, _ in params.named_parameters()] == ["0", "1", "2", "3"]
     assert [p.dims for p in params[1:3]] == [(B,), (A, B)]
     with pytest.raises(TypeError, match="expected a Parameter"):
-        params.append(rf.zeros([A]))  # type: ignore[arg-type]
+        params.append(rf.zeros([A]))
 
 
 # -- hooks
@@ -281,7 +281,7 @@ def test_build_errors() -> None:
     with pytest.raises(rf.RfError, match="cannot be found"):
         rf.build_dict(lambda: None)
     with pytest.raises(rf.RfError, match="expected a class or a function"):
-        rf.build_dict(rf.relu(rf.zeros([A])))  # type: ignore[arg-type]
+        rf.build_dict(rf.relu(rf.zeros([A])))
 
 
 def test_make_module() -> None:

@@ -37,7 +37,7 @@ def test_wrong_dims() -> None:
     with pytest.raises(rf.DimError, match="occurs twice"):
         rf.Parameter([A, A])
     with pytest.raises(TypeError, match="sequence of Dims"):
-        rf.Parameter(A)  # type: ignore[arg-type]
+        rf.Parameter(A)
     assert len(rf.Parameter([A.copy(match_priority=1), A]).dims) == 2
 
 
@@ -118,11 +118,11 @@ def test_assign_key(backend: str) -> None:
 def test_to_dtype(backend: str) -> None:
     with rf.use_backend(backend):
         linear = rf.Linear(A, B)
-        linear.steps = rf.Parameter([], "int32")  # type: ignore[attr-defined]
+        linear.steps = rf.Parameter([], "int32")
         before = linear.weight.numpy()
         linear.to(dtype="float64")
         assert linear.weight.dtype == "float64" and linear.weight.trainable
-        assert linear.steps.dtype == "int32"  # type: ignore[attr-defined]
+        assert linear.steps.dtype == "int32"
         np.testing.assert_array_equal(linear.weight.numpy(), before.astype("float64"))
         assert linear(rf.zeros([A], dtype="float64")).dtype == "float64"
         if backend == "torch":

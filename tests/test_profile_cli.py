@@ -124,6 +124,15 @@ def test_command_with_workers(capsys: pytest.CaptureFixture[str]) -> None:
     assert "workers 1" in capsys.readouterr().out
 
 
+def test_command_on_speech(asterisk: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, transcripts = asterisk
+    data = ["--data", str(folder), "--transcripts", str(transcripts), "--skip-unmatched", "--max-seconds", "1"]
+    assert main([*COMMAND, *data, "--steps", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "unexplained" in text
+    assert "replay is not the step" not in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -133,6 +142,7 @@ def test_command_with_workers(capsys: pytest.CaptureFixture[str]) -> None:
         (["--backend", "numpy"], "--backend numpy: computes no gradients"),
         (["--backend", "meta"], "--backend meta: computes no gradients"),
         (["--backend", "torhc"], "unknown backend 'torhc'"),
+        (["--device", "abacus"], "--device abacus: backend torch cannot use it ("),
         (["--model", "confromer"], "unknown model 'confromer'"),
         (["--preset", "huge"], "unknown preset 'huge'"),
         (["--data", "no/such/place"], "no/such/place: no such directory"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -338,6 +339,13 @@ def test_printed_tables_sum_to_their_totals(capsys: pytest.CaptureFixture[str]) 
     assert [row[0] for row in modules[1:]] == [ROOT, "layers", "layers.*", "all"]
     assert modules[3][2] == "2"
     assert sum(float(row[5]) for row in modules[1:-1]) == pytest.approx(float(modules[-1][5]), abs=1e-3 * len(modules))
+
+
+def test_slow_data_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    result = profile(2, next_batch=lambda: time.sleep(0.02))
+    assert result.split_ns["data"] >= 20e6
+    print_profile(result, environment(get_backend("torch")), {"model": "m"})
+    assert "of the step is waiting for data" in capsys.readouterr().out
 
 
 def test_much_waiting_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,7 +149,7 @@ def test_order_of_outputs() -> None:
     assert outputs["output"].dims == (b, t, f) and outputs["output"].name == "output"
     with pytest.raises(rf.DimError, match="ambiguous"):
         rf.zeros([f, g, t]).mark_as_output("unclear")
-    with pytest.raises(rf.DimError, match="not with dims"):
+    with pytest.raises(rf.DimError, match="does not have the dims"):
         rf.zeros([f, g]).mark_as_output("other", shape=[f, t])
     with pytest.raises(rf.RfError, match="already"):
         rf.zeros([f]).mark_as_output("tf")

@@ -13,6 +13,7 @@ from rf import models, optim
 from rf._errors import UserError
 from rf._files import write_json
 from rf.backend import get_backend, use_backend
+from rf.cli._device import check_device
 from rf.cli.bench import check_output, check_positive
 from rf.cli.train import add_data_arguments
 from rf.data import Batch, Dataset, Loader, make_loader
@@ -66,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(
             f"--backend {args.backend}: computes no gradients, so it has no training step; use --backend torch"
         )
+    check_device(backend, args.device)
     options = RunOptions.make({field.name: getattr(args, field.name, None) for field in fields(RunOptions)})
     dataset = options.open(split="train", seed=options.seed)
     loader = make_loader(

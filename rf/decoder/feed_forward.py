@@ -22,7 +22,8 @@ def make_activation(activation: Activation | dict[str, Any]) -> Activation:
 def make_norm(norm: Any, out_dim: Dim) -> Any:
     """What normalizes frames.
 
-    :param norm: a type, which gets `out_dim`; a dict, see `rf.build_from_dict`; a module, which is copied; or another function.
+    :param norm: a type, which gets `out_dim`; a dict, see `rf.build_from_dict`; a module, which is copied; or another
+        function.
     """
     if isinstance(norm, (type, dict, rf.Module)):
         return rf.make_module(norm, None, out_dim)
@@ -32,7 +33,9 @@ def make_norm(norm: Any, out_dim: Dim) -> Any:
 
 
 class FeedForward(rf.Module):
-    """Linear, activation, dropout, linear: {..., out} -> {..., out}, framewise. Parameters: those of `linear_ff` and `linear_out`."""
+    """Linear, activation, dropout, linear: {..., out} -> {..., out}, framewise. Parameters: those of `linear_ff` and
+    `linear_out`.
+    """
 
     def __init__(
         self,
@@ -69,9 +72,11 @@ class FeedForward(rf.Module):
 
 
 class FeedForwardGated(rf.Module):
-    """activation(a) * gate(b), of halves a and b of one linear map, then dropout and a linear map: {..., out} -> {..., out}.
+    """activation(a) * gate(b), of halves a and b of one linear map, then dropout and a linear map: {..., out} -> {...,
+    out}.
 
-    Source: Shazeer 2020, arXiv:2002.05202; with the defaults it is SwiGLU. Parameters: those of `linear_ff` (2 * ff) and `linear_out`.
+    Source: Shazeer 2020, arXiv:2002.05202; with the defaults it is SwiGLU. Parameters: those of `linear_ff` (2 * ff)
+    and `linear_out`.
     """
 
     def __init__(

@@ -14,12 +14,15 @@ from rf.nn.pos_enc import call_pos_enc, initial_position
 
 __all__ = ["FeedForward", "FeedForwardGated", "TransformerDecoder", "TransformerDecoderLayer", "make_norm"]
 
+_DEFAULT_MODEL_DIM = Dim(512, name="transformer-dec-default-model-dim")
+
 
 class TransformerDecoder(rf.Module):
     """Labels so far -> scores of the next label: {..., spatial} of labels -> {..., spatial, vocab}.
 
-    Embedding * scale + position encoding, dropout, layers, norm, linear. Runs over whole sequences, single steps and chunks alike, with a
-    state. Children: `input_embedding`, `input_embedding_proj`, `layers`, `final_layer_norm`, `logits`.
+    Embedding * scale + position encoding, dropout, layers, norm, linear. Runs over whole sequences, single steps and
+    chunks alike, with a state. Children: `input_embedding`, `input_embedding_proj`, `layers`, `final_layer_norm`,
+    `logits`.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, with the norm before each block.
     """
@@ -28,7 +31,7 @@ class TransformerDecoder(rf.Module):
         self,
         encoder_dim: Dim | None,
         vocab_dim: Dim,
-        model_dim: Dim | int = Dim(512, name="transformer-dec-default-model-dim"),
+        model_dim: Dim | int = _DEFAULT_MODEL_DIM,
         *,
         num_layers: int,
         ff: Any = NotSpecified,
@@ -67,7 +70,8 @@ class TransformerDecoder(rf.Module):
         :param layer_opts: more options of the layer.
         :param embed_dim: of the embedding; it is then projected. Default: `model_dim`.
         :param share_embedding: `logits.weight` is that of the embedding. Default: whenever dims and types allow it.
-        :param input_embedding: True for `rf.Embedding`; a type, dict or module; None or False: the source is {..., model} already.
+        :param input_embedding: True for `rf.Embedding`; a type, dict or module; None or False: the source is {...,
+            model} already.
         :param input_embedding_scale: factor of the embedding; default: sqrt of the size of `model_dim`.
         :param input_dropout: after the embedding; default: `dropout`.
         :param logits_with_bias: whether `logits` has a bias.
@@ -180,7 +184,7 @@ class TransformerDecoderLayer(rf.Module):
     def __init__(
         self,
         encoder_dim: Dim | None,
-        out_dim: Dim = Dim(512, name="transformer-dec-default-out-dim"),
+        out_dim: Dim = _DEFAULT_MODEL_DIM,
         *,
         ff: Any = NotSpecified,
         ff_dim: Dim | int | type[NotSpecified] = NotSpecified,

@@ -29,8 +29,8 @@ class ISeqFramewiseEncoder(rf.Module):
 
 
 class ISeqDownsamplingEncoder(rf.Module):
-    """{..., in_spatial, in} -> ({..., out_spatial, out}, out_spatial). Attributes: `out_dim`; `downsample_factor`, about how many frames
-    become one.
+    """{..., in_spatial, in} -> ({..., out_spatial, out}, out_spatial). Attributes: `out_dim`; `downsample_factor`,
+    about how many frames become one.
     """
 
     out_dim: Dim

@@ -27,6 +27,8 @@ __all__ = [
 
 Activation = Callable[[Tensor], Tensor]
 
+_DEFAULT_OUT_DIM = Dim(512, name="conformer-enc-default-out-dim")
+
 
 class ConformerPositionwiseFeedForward(FeedForward):
     """`FeedForward` with swish as activation."""
@@ -57,12 +59,15 @@ def make_ff(*, out_dim: Dim, ff: Any, ff_dim: Any, ff_activation: Any, dropout: 
 
 
 def conv_norm_use_mask_default() -> bool:
-    """Whether the batch normalization of the convolution block counts valid frames only, unless told otherwise: True."""
+    """Whether the batch normalization of the convolution block counts valid frames only, unless told otherwise:
+    True.
+    """
     return True
 
 
 class ConformerConvBlock(rf.Module):
-    """Linear, gated linear unit, depthwise convolution, norm, swish, linear: {..., spatial, out} -> {..., spatial, out}.
+    """Linear, gated linear unit, depthwise convolution, norm, swish, linear: {..., spatial, out} -> {..., spatial,
+    out}.
 
     Children: `positionwise_conv1`, `depthwise_conv`, `norm`, `positionwise_conv2`.
     """
@@ -97,8 +102,8 @@ class ConformerConvBlock(rf.Module):
 class ConformerConvSubsample(ISeqDownsamplingEncoder):
     """Convolutions over time and feature, which make both shorter: {..., time, in} -> {..., time / factor, out}.
 
-    The feature dim is the second spatial dim. The output features are (what is left of the feature dim) * (channels of the last layer).
-    Children: `conv_layers`.
+    The feature dim is the second spatial dim. The output features are (what is left of the feature dim) * (channels of
+    the last layer). Children: `conv_layers`.
     """
 
     def __init__(
@@ -169,7 +174,8 @@ class ConformerConvSubsample(ISeqDownsamplingEncoder):
         """
         :param source: {..., time, in}. Its padding counts as zeros, whatever it holds.
         :param in_spatial_dim: time.
-        :returns: ({..., time', out}, time'). With padding "same", n frames give ceil(n / factor), so short sequences are no problem.
+        :returns: ({..., time', out}, time'). With padding "same", n frames give ceil(n / factor), so short sequences
+            are no problem.
         """
         dims = [in_spatial_dim, self.in_dim]
         x = rf.expand_dim(source, self._channel_dim)
@@ -191,16 +197,17 @@ def _pair(x: int | tuple[int, int]) -> tuple[int, int]:
 
 
 class ConformerEncoderLayer(rf.Module):
-    """Half a feed-forward, self-attention, convolution, half a feed-forward, norm: {..., spatial, out} -> {..., spatial, out}.
+    """Half a feed-forward, self-attention, convolution, half a feed-forward, norm: {..., spatial, out} -> {...,
+    spatial, out}.
 
-    Each of the four blocks is x + dropout(block(norm(x))), the first and last with factor 1/2.
-    Children: `ffn1`, `ffn1_layer_norm`, `self_att`, `self_att_layer_norm`, `conv_block`, `conv_layer_norm`, `ffn2`, `ffn2_layer_norm`,
+    Each of the four blocks is x + dropout(block(norm(x))), the first and last with factor 1/2. Children: `ffn1`,
+    `ffn1_layer_norm`, `self_att`, `self_att_layer_norm`, `conv_block`, `conv_layer_norm`, `ffn2`, `ffn2_layer_norm`,
     `final_layer_norm`.
     """
 
     def __init__(
         self,
-        out_dim: Dim = Dim(512, name="conformer-enc-default-out-dim"),
+        out_dim: Dim = _DEFAULT_OUT_DIM,
         *,
         ff: Any = NotSpecified,
         ff_dim: Any = NotSpecified,
@@ -287,7 +294,7 @@ class ConformerEncoder(ISeqDownsamplingEncoder):
     def __init__(
         self,
         in_dim: Dim,
-        out_dim: Dim | int = Dim(512, name="conformer-enc-default-out-dim"),
+        out_dim: Dim | int = _DEFAULT_OUT_DIM,
         *,
         num_layers: int,
         input_layer: Any,
@@ -309,11 +316,12 @@ class ConformerEncoder(ISeqDownsamplingEncoder):
         :param in_dim: features of the source.
         :param out_dim: features of the layers and of the result.
         :param num_layers: number of layers.
-        :param input_layer: module {..., time, in} -> ({..., time', x}, time'), such as `ConformerConvSubsample`; a type or dict is given
-            `in_dim`. None for none.
-        :param input_embedding_scale: factor after the projection; default 1, or sqrt of the size of `out_dim` when there is `pos_enc`.
-        :param pos_enc: function of (spatial_dim, feat_dim, offset) whose result is added, or a dict; the attention of the layers knows
-            relative positions anyway.
+        :param input_layer: module {..., time, in} -> ({..., time', x}, time'), such as `ConformerConvSubsample`; a type
+            or dict is given `in_dim`. None for none.
+        :param input_embedding_scale: factor after the projection; default 1, or sqrt of the size of `out_dim` when
+            there is `pos_enc`.
+        :param pos_enc: function of (spatial_dim, feat_dim, offset) whose result is added, or a dict; the attention of
+            the layers knows relative positions anyway.
         :param input_dropout: probability, in training, before the layers.
         :param encoder_layer: type, dict, or a prototype that is copied; default `ConformerEncoderLayer`.
         :param encoder_layer_opts: more options of the layer.
@@ -372,7 +380,8 @@ class ConformerEncoder(ISeqDownsamplingEncoder):
         if self.input_layer is not None and self.in_dim in source.dims:
             x, spatial_dim = self.input_layer(source, in_spatial_dim=in_spatial_dim)
         else:
-            # Layers start with framewise parts: NaN in the padding would reach the gradients of their parameters, as 0 * NaN.
+            # Layers start with framewise parts: NaN in the padding would reach the gradients of their parameters, as 0
+            # * NaN.
             x = x.copy_masked(0.0)
         if self.input_projection is not None:
             x = self.input_projection(x)

@@ -49,8 +49,8 @@ def make_config(name: str, preset: str, data: DataDescription, options: Any = No
     :param name: key of `MODELS`.
     :param preset: one of `preset_names`.
     :param data: what the model is for.
-    :param options: an object or dict; those of its entries that are not None and that the model knows under the same name replace
-        those of the preset (`dropout`, `augment`).
+    :param options: an object or dict; those of its entries that are not None and that the model knows under the same
+        name replace those of the preset (`dropout`, `augment`).
 
     Raises UserError for an unknown model or preset.
     """

@@ -1,7 +1,7 @@
 """A Conformer encoder with CTC, and an attention decoder on top: the standard end-to-end model of speech recognition.
 
-CTC: Graves et al. 2006. Encoder: Gulati et al. 2020, arXiv:2005.08100. Decoder and joint training: Watanabe et al. 2017, with a
-Transformer as decoder.
+CTC: Graves et al. 2006. Encoder: Gulati et al. 2020, arXiv:2005.08100. Decoder and joint training: Watanabe et al.
+2017, with a Transformer as decoder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class ConformerCtcAedConfig:
     :param subsampling: how many frames become one: a power of two.
     :param subsampling_channels: channels of the convolutions that do that.
     :param dropout: probability, in training, everywhere.
-    :param label_smoothing: part of the probability that goes to the other labels, in the gradient of the decoder's loss.
+    :param label_smoothing: part of the probability that goes to the other labels, in the gradient of the decoder's
+        loss.
     :param ctc_scale: factor of the CTC loss.
     :param aed_scale: factor of the decoder's loss.
     :param augment: SpecAugment in training.
@@ -62,7 +63,9 @@ class ConformerCtcAedConfig:
 
 
 class ConformerCtcAed(Model):
-    """See the module docstring. Children: `encoder`, `ctc` (labels, then blank), `decoder` (labels, then begin/end of sequence)."""
+    """See the module docstring. Children: `encoder`, `ctc` (labels, then blank), `decoder` (labels, then begin/end of
+    sequence).
+    """
 
     config_class: ClassVar = ConformerCtcAedConfig
     presets: ClassVar = {
@@ -97,7 +100,7 @@ class ConformerCtcAed(Model):
         super().__init__(config, feature_dim=feature_dim, label_dim=label_dim)
         if (feature_dim is None) != (config.sampling_rate is not None):
             raise rf.RfError(
-                f"ConformerCtcAed: feature_dim={feature_dim!r} and sampling_rate={config.sampling_rate}; give one of them"
+                f"ConformerCtcAed: feature_dim={feature_dim!r}, sampling_rate={config.sampling_rate}: give one of them"
             )
         if config.subsampling < 1 or config.subsampling & (config.subsampling - 1):
             raise rf.RfError(f"ConformerCtcAed: subsampling must be a power of two, got {config.subsampling}")
@@ -139,7 +142,8 @@ class ConformerCtcAed(Model):
     def encode(self, inputs: Tensor, in_spatial_dim: Dim) -> tuple[Tensor, Dim]:
         """Encoder frames: {batch, in_spatial(, feature)} -> ({batch, time, encoder}, time).
 
-        Audio becomes log-mel features, normalized over each sequence. n feature frames give ceil(n / subsampling) encoder frames.
+        Audio becomes log-mel features, normalized over each sequence. n feature frames give ceil(n / subsampling)
+        encoder frames.
         """
         if self.config.sampling_rate is not None:
             features, time_dim = rf.audio.log_mel_filterbank_from_raw(
@@ -157,10 +161,11 @@ class ConformerCtcAed(Model):
         return self.ctc(encoded)
 
     def train_step(self, inputs: Tensor, in_spatial_dim: Dim, targets: Tensor, targets_spatial_dim: Dim) -> None:
-        """Marks the losses `ctc` (per label) and `ce` (of the decoder, per label and end of sequence), and the error `label_error`: how
-        many of the decoder's best labels are wrong, given the true labels before them.
+        """Marks the losses `ctc` (per label) and `ce` (of the decoder, per label and end of sequence), and the error
+        `label_error`: how many of the decoder's best labels are wrong, given the true labels before them.
 
-        A sequence that has too few frames for its labels counts as CTC loss 0. See `Model.train_step` for the arguments.
+        A sequence that has too few frames for its labels counts as CTC loss 0. See `Model.train_step` for the
+        arguments.
         """
         encoded, time_dim = self.encode(inputs, in_spatial_dim)
         ctx = rf.get_run_ctx()
@@ -194,8 +199,8 @@ class ConformerCtcAed(Model):
     ) -> tuple[Tensor, Tensor, Dim]:
         """Scores of the decoder, given the true labels.
 
-        :returns: (logits {batch, labels + 1, label-or-eos}, what is wanted {batch, labels + 1}: the targets and the end of
-            sequence, the dim of labels + 1).
+        :returns: (logits {batch, labels + 1, label-or-eos}, what is wanted {batch, labels + 1}: the targets and the end
+            of sequence, the dim of labels + 1).
         """
         targets = rf.set_sparse_dim(targets, self.label_and_eos_dim)
         wanted, (dim,) = rf.pad(targets, axes=[targets_spatial_dim], padding=[(0, 1)], value=self.eos_index)
@@ -211,7 +216,9 @@ class ConformerCtcAed(Model):
         return logits, wanted, dim
 
     def greedy_ctc(self, inputs: Tensor, in_spatial_dim: Dim) -> list[list[int]]:
-        """The best class of each encoder frame, without repetitions and blanks; a list of label indices for each sequence."""
+        """The best class of each encoder frame, without repetitions and blanks; a list of label indices for each
+        sequence.
+        """
         with rf.stop_gradient_scope():
             encoded, time_dim = self.encode(inputs, in_spatial_dim)
             best = rf.reduce_argmax(self.ctc_logits(encoded), axis=self.label_and_blank_dim)
@@ -223,8 +230,8 @@ class ConformerCtcAed(Model):
     def beam_search(self, inputs: Tensor, in_spatial_dim: Dim, *, beam_size: int = 8) -> list[list[int]]:
         """The labels of each sequence, by beam search with the decoder; at most as many as there are encoder frames.
 
-        Of finished hypotheses, the one with the greatest log probability per label (the end included) is chosen. A sequence gets the same
-        result alone and in any batch.
+        Of finished hypotheses, the one with the greatest log probability per label (the end included) is chosen. A
+        sequence gets the same result alone and in any batch.
         """
         with rf.stop_gradient_scope():
             encoded, time_dim = self.encode(inputs, in_spatial_dim)

@@ -13,8 +13,8 @@ __all__ = ["Model"]
 class Model(rf.Module):
     """A trainable model from inputs (audio or features) to labels.
 
-    Class attributes: `config_class`, a frozen dataclass; `presets`, configurations by name; `overridable`, names of those of its
-    entries that the command line may set. Attribute: `config`.
+    Class attributes: `config_class`, a frozen dataclass; `presets`, configurations by name; `overridable`, names of
+    those of its entries that the command line may set. Attribute: `config`.
     """
 
     config_class: ClassVar[type[Any]]
@@ -36,7 +36,8 @@ class Model(rf.Module):
     def train_step(self, inputs: Tensor, in_spatial_dim: Dim, targets: Tensor, targets_spatial_dim: Dim) -> None:
         """Compute the losses and mark them in the run context (`rf.get_run_ctx().mark_as_loss`).
 
-        :param inputs: float, {batch, in_spatial} samples or {batch, in_spatial, feature}. What lies in the padding does not matter.
+        :param inputs: float, {batch, in_spatial} samples or {batch, in_spatial, feature}. What lies in the padding does
+            not matter.
         :param in_spatial_dim: time.
         :param targets: int {batch, targets_spatial} with the sparse dim `label_dim`.
         :param targets_spatial_dim: of the targets.

@@ -28,17 +28,20 @@ def beam_search(
 ) -> list[list[int]]:
     """The best label sequence of each entry of the batch.
 
-    Hypotheses of one entry never compete with those of another, a finished one keeps its score, and an entry ends by its own
-    `max_lengths`: so the result does not depend on what else is in the batch.
+    Hypotheses of one entry never compete with those of another, a finished one keeps its score, and an entry ends by
+    its own `max_lengths`: so the result does not depend on what else is in the batch.
 
-    :param step: (labels {batch, beam}, state) -> (log probabilities {batch, beam, label_dim} of the next label, new state).
-    :param initial_state: from [batch dim, beam dim] to the first state. Its Tensors are gathered along the beam, if they have it.
+    :param step: (labels {batch, beam}, state) -> (log probabilities {batch, beam, label_dim} of the next label, new
+        state).
+    :param initial_state: from [batch dim, beam dim] to the first state. Its Tensors are gathered along the beam, if
+        they have it.
     :param label_dim: labels, with the end of sequence.
     :param bos_index: the first label.
     :param eos_index: the label that ends a hypothesis.
     :param max_lengths: int (batch,): most labels of a result, without the end.
     :param beam_size: hypotheses per entry.
-    :returns: for each entry the labels, without the end, of the hypothesis with the greatest log probability per label (end included).
+    :returns: for each entry the labels, without the end, of the hypothesis with the greatest log probability per label
+        (end included).
 
     Waits for the device once a step, to know when all have ended.
     """

@@ -44,17 +44,19 @@ def dot_attention(
 ) -> Tensor:
     """softmax(scale * query . keys) . values: {..., Q, key}, {..., K, key}, {..., K, value} -> {..., Q, value}.
 
-    The softmax is over `axis` (K), dims that all have are matched. What lies in any padding matters neither for values nor for gradients;
-    over no keys the result is 0.
+    The softmax is over `axis` (K), dims that all have are matched. What lies in any padding matters neither for values
+    nor for gradients; over no keys the result is 0.
 
-    :param query: any dims besides `key_dim`. If `axis` is among them, this is self-attention: each of its frames is a query.
+    :param query: any dims besides `key_dim`. If `axis` is among them, this is self-attention: each of its frames is a
+        query.
     :param keys: with `axis`, `key_dim`.
     :param values: with `axis`.
     :param key_dim: of the dot product.
     :param axis: of keys and values.
     :param att_dropout: probability of dropping a weight, in training.
     :param att_dropout_broadcast: drop a key for all queries, heads and sequences at once; default False.
-    :param causal_query_spatial_dim: a dim of the query with the lengths of `axis`, or `axis` itself: query i sees the keys 0..i only.
+    :param causal_query_spatial_dim: a dim of the query with the lengths of `axis`, or `axis` itself: query i sees the
+        keys 0..i only.
     :param scale: default: size of `key_dim` ** -0.5.
 
     Raises DimError when a dim is missing. Source: Vaswani et al. 2017, arXiv:1706.03762.
@@ -231,7 +233,9 @@ class SelfAttention(SelfAttentionBase):
 
 
 class CausalSelfAttentionState(State):
-    """Keys and values so far: `k_accum` {..., accum, heads, key}, `v_accum` {..., accum, heads, value}, and the Dim `accum_axis`."""
+    """Keys and values so far: `k_accum` {..., accum, heads, key}, `v_accum` {..., accum, heads, value}, and the Dim
+    `accum_axis`.
+    """
 
     def __init__(
         self, *_args: Any, k_accum: Tensor | None = None, v_accum: Tensor | None = None, accum_axis: Dim | None = None
@@ -297,8 +301,9 @@ def append_to_state(
 ) -> tuple[Tensor, Tensor, Dim, CausalSelfAttentionState]:
     """Append new keys and values to those of the state.
 
-    :returns: (keys, values, the dim of what each query may see, new state). After a single step a query sees everything. In a
-        chunk, query i sees what came before and the frames 0..i of the chunk: the sizes of that dim depend on the query.
+    :returns: (keys, values, the dim of what each query may see, new state). After a single step a query sees
+        everything. In a chunk, query i sees what came before and the frames 0..i of the chunk: the sizes of that dim
+        depend on the query.
     """
     assert state is not None
     accum_axis: Dim = state.accum_axis
@@ -334,7 +339,8 @@ def _history_of_chunk(before: Dim, after: Dim, chunk: Dim) -> Dim:
 class CrossAttention(_Heads):
     """Each frame of one sequence attends to all frames of another (the encoder).
 
-    Parameters: those of `kv`, `q`, and `proj` if there is one. The output of `kv` holds, for each head in turn, key and value.
+    Parameters: those of `kv`, `q`, and `proj` if there is one. The output of `kv` holds, for each head in turn, key and
+    value.
     """
 
     def __init__(

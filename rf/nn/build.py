@@ -81,8 +81,8 @@ def _find(name: str) -> Any:
 def make_module(what: Any, default: Any, *args: Any, overrides: dict[str, Any] | None = None, **options: Any) -> Any:
     """A part of a module from what the user gave for it.
 
-    :param what: None or `NotSpecified` for `default`; a type or function, which is called; a dict, see `build_from_dict`; or a
-        module, which is copied (`copy.deepcopy`).
+    :param what: None or `NotSpecified` for `default`; a type or function, which is called; a dict, see
+        `build_from_dict`; or a module, which is copied (`copy.deepcopy`).
     :param default: likewise.
     :param args: for the type or the dict.
     :param overrides: options for the type or the dict, before all others.

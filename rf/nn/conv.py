@@ -176,7 +176,9 @@ class _CallNd(Module):
 
 
 class Conv1d(_Call1d, _Conv):
-    """Convolution over one dim; see `rf.conv`. Parameters: `filter` {out, in / groups, size}, Glorot; `bias` {out}, zeros."""
+    """Convolution over one dim; see `rf.conv`. Parameters: `filter` {out, in / groups, size}, Glorot; `bias` {out},
+    zeros.
+    """
 
     nd = 1
 
@@ -194,7 +196,9 @@ class Conv3d(_CallNd, _Conv):
 
 
 class TransposedConv1d(_Call1d, _TransposedConv):
-    """Transposed convolution over one dim; see `rf.transposed_conv`. Parameters: `filter` {in, out, size}; `bias` {out}."""
+    """Transposed convolution over one dim; see `rf.transposed_conv`. Parameters: `filter` {in, out, size}; `bias`
+    {out}.
+    """
 
     nd = 1
 

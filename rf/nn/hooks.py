@@ -19,7 +19,8 @@ class RemovableHandle:
     def __init__(self, method: tuple[Any, str], hooks_dict: dict[int, Callable[..., Any]]) -> None:
         """
         :param method: (object, name of the method).
-        :param hooks_dict: the hooks of that method, by number; the handle stands for the entry `id`, which is added next.
+        :param hooks_dict: the hooks of that method, by number; the handle stands for the entry `id`, which is added
+            next.
         """
         self._obj, self._attr = method
         self._hooks = hooks_dict
@@ -44,7 +45,8 @@ def setup_post_hook_on_method(
 ) -> RemovableHandle:
     """Have every call of the method return `hook(obj, args, kwargs, result)`.
 
-    The object becomes one of a subclass in which this method calls the hooks; other objects of its class stay as they are.
+    The object becomes one of a subclass in which this method calls the hooks; other objects of its class stay as they
+    are.
 
     :param obj: any object with a `__dict__`, usually a module.
     :param attr: name of the method; "__call__" for calls of the object.

@@ -16,7 +16,9 @@ __all__ = ["Embedding", "Linear", "in_side"]
 
 
 def in_side(in_dim: Dim, *out_dims: Dim) -> Dim:
-    """`in_dim` as it stands in a parameter: of higher match priority when it occurs among `out_dims` too (a square weight)."""
+    """`in_dim` as it stands in a parameter: of higher match priority when it occurs among `out_dims` too (a square
+    weight).
+    """
     return in_dim.copy(match_priority=1) if in_dim in out_dims else in_dim
 
 
@@ -52,7 +54,8 @@ class Linear(Module):
 class Embedding(Module):
     """A vector for each label: {...} of labels -> {..., out}.
 
-    Parameter: `weight` {in, out}, truncated normal of standard deviation out ** -0.5, so that the vectors have about unit length.
+    Parameter: `weight` {in, out}, truncated normal of standard deviation out ** -0.5, so that the vectors have about
+    unit length.
     """
 
     def __init__(self, in_dim: Dim, out_dim: Dim) -> None:
@@ -77,6 +80,6 @@ class Embedding(Module):
         """
         if source.sparse_dim != self.in_dim:
             raise DimError(
-                f"Embedding of {self.in_dim!r}: the labels {source!r} have another sparse dim; set it (rf.set_sparse_dim)"
+                f"Embedding of {self.in_dim!r}: the labels {source!r} have another sparse dim; see rf.set_sparse_dim"
             )
         return gather(self.weight, indices=clean(source, source.dims), axis=self.in_dim)

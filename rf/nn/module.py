@@ -1,7 +1,7 @@
 """Module: an object whose attributes are parameters and other modules.
 
-Nothing is registered. What belongs to a module is found by walking its attributes, and the name of a parameter is its attribute path
-("layers.0.ff.weight"). Calling a module is an ordinary method call.
+Nothing is registered. What belongs to a module is found by walking its attributes, and the name of a parameter is its
+attribute path ("layers.0.ff.weight"). Calling a module is an ordinary method call.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ __all__ = ["Functional", "Module"]
 class Module:
     """Base class of everything that has parameters.
 
-    Assign parameters and modules to attributes; define `__call__`. Lists, tuples and dicts in attributes are not searched: use
-    `ModuleList` and `ParameterList`. `copy.deepcopy` gives an independent module of the same dims whose parameters are drawn anew.
+    Assign parameters and modules to attributes; define `__call__`. Lists, tuples and dicts in attributes are not
+    searched: use `ModuleList` and `ParameterList`. `copy.deepcopy` gives an independent module of the same dims whose
+    parameters are drawn anew.
     """
 
     def __init__(self) -> None:
@@ -36,7 +37,8 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} cannot be called")
 
     def default_initial_state(self, *, batch_dims: Collection[Dim]) -> State | None:
-        """The state before the first step: the states of the recurrent modules in here, by attribute name; None when there are none.
+        """The state before the first step: the states of the recurrent modules in here, by attribute name; None when
+        there are none.
 
         :param batch_dims: dims of the state besides its own.
         """
@@ -58,7 +60,9 @@ class Module:
     # -- what belongs to it
 
     def get_deep(self, target: str) -> Any:
-        """The attribute at a dotted path; "" is the module itself. Raises RfError when a part of the path is not there."""
+        """The attribute at a dotted path; "" is the module itself. Raises RfError when a part of the path is not
+        there.
+        """
         obj: Any = self
         for i, name in enumerate(target.split(".") if target else ()):
             if not isinstance(obj, Module) or not hasattr(obj, name):
@@ -88,7 +92,8 @@ class Module:
     def named_modules(
         self, *, recurse: bool = True, include_self: bool = True, memo: set[int] | None = None, prefix: str = ""
     ) -> Iterator[tuple[str, Module]]:
-        """(attribute path, module), breadth first in the order of assignment. A module under several names is listed under the first.
+        """(attribute path, module), breadth first in the order of assignment. A module under several names is listed
+        under the first.
 
         :param recurse: go into children.
         :param include_self: begin with self, under the name `prefix`.
@@ -110,7 +115,9 @@ class Module:
                     queue.append((f"{path}.{name}" if path else name, value))
 
     def named_parameters(self, *, recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
-        """(attribute path, parameter) in the order of `named_modules`. A tied parameter is listed once, under its first name."""
+        """(attribute path, parameter) in the order of `named_modules`. A tied parameter is listed once, under its first
+        name.
+        """
         seen: set[int] = set()
         for path, module in self.named_modules() if recurse else [("", self)]:
             for name, value in vars(module).items():

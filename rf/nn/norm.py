@@ -44,7 +44,8 @@ def moments(
     :param x: float.
     :param axis: one dim or several.
     :param use_mask: count only valid frames. Over no frames both are 0.
-    :param correction: the variance is the sum of squares divided by (number of values - correction), 0 if that is not positive.
+    :param correction: the variance is the sum of squares divided by (number of values - correction), 0 if that is not
+        positive.
     :param distributed: over processes too; not available, raises RfError.
     """
     _check_not_distributed("moments", distributed)
@@ -146,8 +147,8 @@ class _GroupNorm(Module):
 class GroupNorm(_GroupNorm):
     """Zero mean and unit variance over each group of channels of a frame: {..., in} -> {..., in}.
 
-    Statistics are of one frame, so no frame depends on another. For those of the paper, which include the spatial dims, use
-    `GroupNormSpatial`. Parameters: `scale` {in} ones, `bias` {in} zeros.
+    Statistics are of one frame, so no frame depends on another. For those of the paper, which include the spatial dims,
+    use `GroupNormSpatial`. Parameters: `scale` {in} ones, `bias` {in} zeros.
     """
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -160,9 +161,11 @@ class GroupNorm(_GroupNorm):
 
 
 class GroupNormSpatial(_GroupNorm):
-    """Zero mean and unit variance over each group of channels and all valid frames: {..., spatial, in} -> {..., spatial, in}.
+    """Zero mean and unit variance over each group of channels and all valid frames: {..., spatial, in} -> {...,
+    spatial, in}.
 
-    Parameters: `scale` {in} ones, `bias` {in} zeros. Source: Wu and He 2018, arXiv:1803.08494; numerics of torch.nn.GroupNorm.
+    Parameters: `scale` {in} ones, `bias` {in} zeros. Source: Wu and He 2018, arXiv:1803.08494; numerics of
+    torch.nn.GroupNorm.
     """
 
     def __call__(self, x: Tensor, *, spatial_dim: Dim | Sequence[Dim]) -> Tensor:
@@ -178,12 +181,13 @@ class GroupNormSpatial(_GroupNorm):
 class BatchNorm(Module):
     """Zero mean and unit variance of each feature over all valid frames of the batch: {..., in} -> {..., in}.
 
-    In training, mean and (biased) variance are those of the batch, and the running ones follow:
-    running = running + momentum * (batch - running). Otherwise the running ones are used.
-    y = (x - mean) / sqrt(variance + eps) * gamma + beta. What lies in the padding matters neither for values nor for gradients.
+    In training, mean and (biased) variance are those of the batch, and the running ones follow: running = running +
+    momentum * (batch - running). Otherwise the running ones are used. y = (x - mean) / sqrt(variance + eps) * gamma +
+    beta. What lies in the padding matters neither for values nor for gradients.
 
     Parameters: `running_mean`, `running_variance` {in}, auxiliary; `gamma` {in} ones and `beta` {in} zeros if `affine`.
-    Source: Ioffe and Szegedy 2015, arXiv:1502.03167. torch.nn.BatchNorm1d keeps the unbiased variance as the running one.
+    Source: Ioffe and Szegedy 2015, arXiv:1502.03167. torch.nn.BatchNorm1d keeps the unbiased variance as the running
+    one.
     """
 
     def __init__(

@@ -29,9 +29,9 @@ _copy_mode: contextvars.ContextVar[str] = contextvars.ContextVar("rf_parameter_c
 class Parameter(Tensor):
     """A Tensor that a module keeps: a weight, or a running statistic.
 
-    Its storage exists from the start, on the selected backend, filled with zeros until `initial` or `assign` says otherwise. Copying it
-    (`copy.deepcopy` of a module) gives a new parameter that is initialized anew, with newly drawn values; see
-    `set_parameter_copy_behavior_ctx`.
+    Its storage exists from the start, on the selected backend, filled with zeros until `initial` or `assign` says
+    otherwise. Copying it (`copy.deepcopy` of a module) gives a new parameter that is initialized anew, with newly drawn
+    values; see `set_parameter_copy_behavior_ctx`.
     """
 
     def __init__(
@@ -100,7 +100,9 @@ class Parameter(Tensor):
 
     @property
     def initial(self) -> ParamInitType | None:
-        """Where the first values come from: a `rf.init.ParamInit`, a Tensor, an array or a number. Setting it writes the values."""
+        """Where the first values come from: a `rf.init.ParamInit`, a Tensor, an array or a number. Setting it writes
+        the values.
+        """
         return self._initial
 
     @initial.setter
@@ -157,8 +159,8 @@ class Parameter(Tensor):
     def assign(self, value: Tensor | Any) -> None:
         """Set the values, in place.
 
-        :param value: a Tensor of any of the dims (others are broadcast), an array over the dims in their order, or a number. It is
-            converted to the dtype, and copied.
+        :param value: a Tensor of any of the dims (others are broadcast), an array over the dims in their order, or a
+            number. It is converted to the dtype, and copied.
         """
         backend = self._own_backend("assign")
         if isinstance(value, numpy.ndarray) and value.ndim:
@@ -210,7 +212,8 @@ class Parameter(Tensor):
 
         :param axis: one of the dims, or several.
         :param key: for each axis an int, an int Tensor of indices, or a Python slice without step.
-        :param key_dim: for each axis the dim of `value` that stands for what the key selects; None where the key is an int.
+        :param key_dim: for each axis the dim of `value` that stands for what the key selects; None where the key is an
+            int.
         :param value: a Tensor over these dims and the dims that are not in `axis` (any may be absent), or a number.
         """
         axes, keys, key_dims = _as_list(axis), _as_list(key), _as_list(key_dim)
@@ -238,7 +241,9 @@ class Parameter(Tensor):
         self.assign(array)
 
     def to(self, *, device: str | None = None, dtype: str | None = None) -> None:
-        """Move to a device and, if its own dtype is float, convert to `dtype`, in place. The raw tensor may be another one then."""
+        """Move to a device and, if its own dtype is float, convert to `dtype`, in place. The raw tensor may be another
+        one then.
+        """
         backend = self._own_backend("to")
         with backend.no_grad():
             x: Tensor = make_tensor(backend, self.raw_tensor, self.dims, self.dtype)
@@ -300,8 +305,8 @@ def _as_list(x: Any) -> list[Any]:
 def set_parameter_copy_behavior_ctx(mode: str) -> Iterator[None]:
     """What copying a parameter means within a `with` block.
 
-    :param mode: "copy_init" (the default elsewhere): a new parameter, initialized anew, or with the same values when it has no `initial`.
-        "share": the parameter itself.
+    :param mode: "copy_init" (the default elsewhere): a new parameter, initialized anew, or with the same values when it
+        has no `initial`. "share": the parameter itself.
     """
     if mode not in ("copy_init", "share"):
         raise RfError(f"set_parameter_copy_behavior_ctx: unknown mode {mode!r}; choose copy_init or share")

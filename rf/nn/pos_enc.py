@@ -1,4 +1,6 @@
-"""Encodings of positions. Those of plain ranges are slices of tables, which are made once and grow when a longer sequence comes."""
+"""Encodings of positions. Those of plain ranges are slices of tables, which are made once and grow when a longer
+sequence comes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,6 @@ from rf.ops.create import convert_to_tensor
 from rf.ops.device import copy_to_device, get_default_device
 from rf.ops.elementwise import cast, clip_by_value, combine_bc, cos, sin
 from rf.ops.index import gather
-
 
 __all__ = [
     "LearnedRelativePositionalEncoding",
@@ -185,7 +186,8 @@ def sinusoidal_positional_encoding(
 ) -> Tensor:
     """`sinusoidal_encoding` of the positions offset, offset + 1, ...: {spatial, feat}.
 
-    :param spatial_dim: the positions go on in its padding. `rf.single_step_dim`: the one position `offset`, without that dim.
+    :param spatial_dim: the positions go on in its padding. `rf.single_step_dim`: the one position `offset`, without
+        that dim.
     :param feat_dim: static, even.
     :param offset: int, or an int Tensor, of which the result has the dims too. Default 0.
     :param base: see `sinusoidal_encoding`.
@@ -276,17 +278,18 @@ def relative_positional_encoding(
 ) -> tuple[Tensor, Dim]:
     """Sines, then cosines, of the relative positions (key - query), from 1 - n_query to n_key - 1.
 
-    Frequencies are 10000^(-2 i / feat), i = 0 .. feat / 2 - 1. The positions lie along one axis, so query i finds key j at index
-    j - i + n_query - 1.
+    Frequencies are 10000^(-2 i / feat), i = 0 .. feat / 2 - 1. The positions lie along one axis, so query i finds key j
+    at index j - i + n_query - 1.
 
     :param query_spatial_dim: of n_query queries; `rf.single_step_dim` for one.
     :param key_value_spatial_dim: of n_key keys.
     :param feat_dim: static, even.
-    :param query_offset: position of the first query, counted from the first key. The result has the dims of a Tensor too.
+    :param query_offset: position of the first query, counted from the first key. The result has the dims of a Tensor
+        too.
     :param dtype: default: the default float dtype.
     :param device: default: the default device.
-    :returns: ({positions, feat}, positions dim). That dim has one size for the whole batch: n_query + n_key - 1 by their longest
-        sequences. With one query it is `key_value_spatial_dim` itself.
+    :returns: ({positions, feat}, positions dim). That dim has one size for the whole batch: n_query + n_key - 1 by
+        their longest sequences. With one query it is `key_value_spatial_dim` itself.
 
     Source: Dai et al. 2019, arXiv:1901.02860.
     """
@@ -350,7 +353,9 @@ class LearnedRelativePositionalEncoding(Module):
         return gather(self.pos_emb, indices=indices, axis=self.clipped_spatial_dim), dim
 
     def full_matrix(self, *, query_spatial_dim: Dim, key_value_spatial_dim: Dim, query_offset: Offset = None) -> Tensor:
-        """The vectors for each query and key, {query, key, feat}; with one query {key, feat}. Arguments as for a call."""
+        """The vectors for each query and key, {query, key, feat}; with one query {key, feat}. Arguments as for a
+        call.
+        """
         positions = _range(key_value_spatial_dim, 0, self.pos_emb)
         if query_spatial_dim != single_step_dim:
             positions = combine_bc(positions, "-", _range(query_spatial_dim, 0, self.pos_emb))

@@ -83,7 +83,8 @@ class LSTM(Module):
 
 
 class ZoneoutLSTM(LSTM):
-    """`LSTM` that, in training, keeps entries of the state from the last step at random (Krueger et al. 2016, arXiv:1606.01305).
+    """`LSTM` that, in training, keeps entries of the state from the last step at random (Krueger et al. 2016,
+    arXiv:1606.01305).
 
     Outside training the state is the mean over these draws.
     """

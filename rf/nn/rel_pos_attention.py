@@ -79,7 +79,9 @@ class _RelPos(SelfAttentionBase):
             self.pos_bias_v = Parameter(dims, initial=init.Glorot())
 
     def _positions(self, query: Dim, key: Dim, source: Tensor, offset: int | Tensor = 0) -> tuple[Tensor, Dim]:
-        """Projected encodings of the relative positions, {..., positions, (heads,) key}, and the dim of the positions."""
+        """Projected encodings of the relative positions, {..., positions, (heads,) key}, and the dim of the
+        positions.
+        """
         if self.learned_pos_emb is not None:
             enc, dim = self.learned_pos_emb(query_spatial_dim=query, key_value_spatial_dim=key, query_offset=offset)
         else:
@@ -121,14 +123,16 @@ class _RelPos(SelfAttentionBase):
 
 
 class RelPosSelfAttention(_RelPos):
-    """Self-attention whose scores depend on content and on the distance between query and key: {..., axis, in} -> {..., axis, proj}.
+    """Self-attention whose scores depend on content and on the distance between query and key: {..., axis, in} -> {...,
+    axis, proj}.
 
-    score of query i and key j = ((q_i + u) . k_j + (q_i + v) . p_{j-i}) / sqrt(size of a head's key), where p is the projected
-    encoding of the relative position. What lies in the padding does not matter.
+    score of query i and key j = ((q_i + u) . k_j + (q_i + v) . p_{j-i}) / sqrt(size of a head's key), where p is the
+    projected encoding of the relative position. What lies in the padding does not matter.
 
-    Parameters: those of `qkv`, `proj` and `linear_pos` (no bias); `pos_bias_u`, `pos_bias_v` {heads, key}; `learned_pos_emb.pos_emb`.
-    Source: Dai et al. 2019, arXiv:1901.02860; with `learnable_pos_emb`, without `with_linear_pos` and `with_pos_bias`, and with
-    `separate_pos_emb_per_head=False`: Shaw et al. 2018, arXiv:1803.02155.
+    Parameters: those of `qkv`, `proj` and `linear_pos` (no bias); `pos_bias_u`, `pos_bias_v` {heads, key};
+    `learned_pos_emb.pos_emb`. Source: Dai et al. 2019, arXiv:1901.02860; with `learnable_pos_emb`, without
+    `with_linear_pos` and `with_pos_bias`, and with `separate_pos_emb_per_head=False`: Shaw et al. 2018,
+    arXiv:1803.02155.
     """
 
     def __call__(self, source: Tensor, *, axis: Dim, **_kwargs: object) -> Tensor:

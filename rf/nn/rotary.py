@@ -1,4 +1,6 @@
-"""Self-attention with rotary positions: queries and keys are rotated by their positions, so that their products depend on distances."""
+"""Self-attention with rotary positions: queries and keys are rotated by their positions, so that their products depend
+on distances.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def _rotate(x: Tensor, axis: Dim, feat_dim: Dim, offset: Offset = 0) -> Tensor:
 
 
 class RotaryPosSelfAttention(SelfAttention):
-    """`SelfAttention` with rotary positions (Su et al. 2021, arXiv:2104.09864); neighboring channels (2i, 2i+1) are one pair."""
+    """`SelfAttention` with rotary positions (Su et al. 2021, arXiv:2104.09864); neighboring channels (2i, 2i+1) are one
+    pair.
+    """
 
     def __call__(self, source: Tensor, *, axis: Dim) -> Tensor:
         """

@@ -14,8 +14,8 @@ __all__ = ["State"]
 class State(dict[str, Any]):
     """A dict whose entries are attributes too: Tensors, Dims, None, and nested states.
 
-    `type(state)(pairs)` makes an equal state, which is how nested structures are mapped; a subclass with named fields takes
-    `*args` first and passes them on.
+    `type(state)(pairs)` makes an equal state, which is how nested structures are mapped; a subclass with named fields
+    takes `*args` first and passes them on.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

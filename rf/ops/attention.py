@@ -1,9 +1,11 @@
 """Attention as fused ops: scores, softmax and the weighted sum, for dot-product and relative-position scores.
 
-The operands must hold no NaN or infinity in their padding (`clean` takes care of it); then the results, and all gradients, do not depend on
-what it holds. Keys in the padding get the weight 0, exactly; where there are no keys, all weights are 0, and so is the result.
+The operands must hold no NaN or infinity in their padding (`clean` takes care of it); then the results, and all
+gradients, do not depend on what it holds. Keys in the padding get the weight 0, exactly; where there are no keys, all
+weights are 0, and so is the result.
 
-Keys and queries may have the same spatial dim (self-attention): in the attention weights, the key axis is then the entry of match priority 1.
+Keys and queries may have the same spatial dim (self-attention): in the attention weights, the key axis is then the
+entry of match priority 1.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ def _plan_split_heads(
 
 
 split_heads = Op("split_heads", num_tensors=1, planner=_plan_split_heads)
-"""`split_heads(x {..., axis}, axis, num_heads, parts, sizes)` -> a tuple of {..., heads, part}, one for each of the dims `parts`.
+"""`split_heads(x {..., axis}, axis, num_heads, parts, sizes)` -> a tuple of {..., heads, part}, one for each of the
+dims `parts`.
 
 `axis` holds, for each head in turn, the parts one after the other. `sizes`: the ints of (num_heads, *parts).
 """
@@ -63,7 +66,8 @@ split_heads = Op("split_heads", num_tensors=1, planner=_plan_split_heads)
 
 
 def _scores(p: PlanBuilder, q: Piece, k: Piece, key_dim: Dim, key: Dim, query: Dim | None, what: str) -> Piece:
-    """q . k over `key_dim`: (common of both..., rest of q..., rest of k..., key), where `key` stands for the spatial axis of k.
+    """q . k over `key_dim`: (common of both..., rest of q..., rest of k..., key), where `key` stands for the spatial
+    axis of k.
 
     With `query`, that axis comes last among the rest of q, and there is no rest of k.
     """
@@ -88,7 +92,9 @@ def _scores(p: PlanBuilder, q: Piece, k: Piece, key_dim: Dim, key: Dim, query: D
 
 
 def _softmax(p: PlanBuilder, scores: Piece, axis: Dim, causal: bool) -> Piece:
-    """Softmax over the last axis, which is `axis`; its padding gets 0. In causal self-attention no valid query sees any."""
+    """Softmax over the last axis, which is `axis`; its padding gets 0. In causal self-attention no valid query sees
+    any.
+    """
     slot, dims = scores
     size_dims = tuple(axis.base.size_dims or ()) if axis.dynamic and not causal else ()
     missing = [s for s in size_dims if s not in dims]
@@ -168,7 +174,9 @@ def _plan_dot_weights(
 
 
 dot_attention_weights = Op("dot_attention_weights", num_tensors=2, planner=_plan_dot_weights, masked=True)
-"""`(q {..., key}, k {..., axis, key}, key_dim, axis, causal_query_dim | None, scale) -> {..., axis}`: softmax(scale * q . k)."""
+"""`(q {..., key}, k {..., axis, key}, key_dim, axis, causal_query_dim | None, scale) -> {..., axis}`: softmax(scale * q
+. k).
+"""
 
 
 def _plan_dot_attention(
@@ -192,7 +200,9 @@ def _plan_dot_attention(
 
 
 dot_attention = Op("dot_attention", num_tensors=3, planner=_plan_dot_attention, masked=True)
-"""`(q, k, v, key_dim, axis, causal_query_dim | None, scale, heads | None, value_dim | None, out_dim | None)`: weights and sum in one."""
+"""`(q, k, v, key_dim, axis, causal_query_dim | None, scale, heads | None, value_dim | None, out_dim | None)`: weights
+and sum in one.
+"""
 
 
 def _plan_attend(
@@ -214,7 +224,8 @@ def _plan_attend(
 
 
 attend = Op("attend", num_tensors=2, planner=_plan_attend)
-"""`(weights {..., axis}, v {..., axis, value}, axis, heads | None, value_dim | None, out_dim | None)`: the sum over `axis`.
+"""`(weights {..., axis}, v {..., axis, value}, axis, heads | None, value_dim | None, out_dim | None)`: the sum over
+`axis`.
 
 With `out_dim`, the dims (heads, value_dim) of the result are merged into it.
 """
@@ -274,8 +285,9 @@ def _plan_rel_weights(
 rel_attention_weights = Op("rel_attention_weights", num_tensors=5, planner=_plan_rel_weights, masked=True)
 """Attention weights from content and relative position.
 
-`(q {..., query, key}, k {..., axis, key}, pos {..., pos, key}, bias_u | None, bias_v | None, key_dim, axis, query_dim, pos_dim, causal, scale)`
--> {..., query, axis}: softmax over axis of scale * ((q + u) . k[j] + (q + v) . pos[j - i + n_query - 1]).
+`(q {..., query, key}, k {..., axis, key}, pos {..., pos, key}, bias_u | None, bias_v | None, key_dim, axis, query_dim,
+pos_dim, causal, scale)` -> {..., query, axis}: softmax over axis of scale * ((q + u) . k[j] + (q + v) . pos[j - i +
+n_query - 1]).
 """
 
 
@@ -296,7 +308,8 @@ def _plan_rope(p: PlanBuilder, x: Tensor, encoding: Tensor, feat_dim: Dim) -> Pl
 
 
 rope = Op("rope", num_tensors=2, planner=_plan_rope)
-"""`(x {..., feat}, encoding {..., feat} of sines, then cosines, feat_dim)`: neighbors (2i, 2i+1) rotated by the i-th angle.
+"""`(x {..., feat}, encoding {..., feat} of sines, then cosines, feat_dim)`: neighbors (2i, 2i+1) rotated by the i-th
+angle.
 
 Source: Su et al. 2021, arXiv:2104.09864.
 """

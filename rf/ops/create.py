@@ -14,6 +14,19 @@ from rf._errors import RfError
 from rf.backend import backend_of_raw, get_backend, selected_backend
 from rf.ops import device as _device
 
+__all__ = [
+    "constant",
+    "convert_backend",
+    "convert_to_tensor",
+    "fill",
+    "full",
+    "ones",
+    "ones_like",
+    "range_over_dim",
+    "zeros",
+    "zeros_like",
+]
+
 
 def convert_to_tensor(
     value: Any,

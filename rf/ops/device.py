@@ -7,6 +7,14 @@ from collections.abc import Iterator
 
 from rf._core import Tensor, make_tensor
 
+__all__ = [
+    "copy_to_device",
+    "get_default_device",
+    "get_default_dim_size_device",
+    "set_default_device",
+    "set_default_device_ctx",
+]
+
 _default_device: str | None = None
 
 

@@ -15,6 +15,72 @@ from rf._dim import Dim
 from rf._errors import DimError, RfError
 from rf._plan import Plan, PlanBuilder, same
 
+__all__ = [
+    "abs",
+    "add",
+    "cast",
+    "ceil",
+    "ceil_divide",
+    "clip_by_value",
+    "combine",
+    "combine_bc",
+    "compare",
+    "compare_bc",
+    "cos",
+    "elu",
+    "equal",
+    "erf",
+    "exp",
+    "expm1",
+    "floor",
+    "floor_divide",
+    "gelu",
+    "greater",
+    "greater_equal",
+    "identity",
+    "is_finite",
+    "is_infinite",
+    "is_neg_infinite",
+    "lerp",
+    "less",
+    "less_equal",
+    "log",
+    "log1p",
+    "log_add_exp",
+    "log_sigmoid",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "maximum",
+    "minimum",
+    "mod",
+    "mul",
+    "neg",
+    "not_equal",
+    "opt_logical_and",
+    "opt_logical_or",
+    "pow",
+    "reciprocal",
+    "relu",
+    "relu_square",
+    "round",
+    "rsqrt",
+    "safe_log",
+    "selu",
+    "sigmoid",
+    "sign",
+    "silu",
+    "sin",
+    "sqrt",
+    "square",
+    "squared_difference",
+    "sub",
+    "swish",
+    "tanh",
+    "true_divide",
+    "where",
+]
+
 Operand = Tensor | bool | int | float | complex
 
 
@@ -397,5 +463,11 @@ logical_not = _function_of_unary("logical_not", "not a, bool.")
 is_finite = _function_of_unary("is_finite", "Whether a is neither infinite nor NaN; bool.")
 is_infinite = _function_of_unary("is_infinite", "Whether a is +inf or -inf; bool.")
 is_neg_infinite = _function_of_unary("is_neg_infinite", "Whether a is -inf; bool.")
-identity = _function_of_unary("identity", "a, as a new Tensor object.")
+
+
+def identity(x: Tensor) -> Tensor:
+    """x, as a new Tensor object with the same data."""
+    return _ops["identity"](x)
+
+
 swish = silu

@@ -54,8 +54,8 @@ def gather(source: Tensor, *, indices: Tensor | int, axis: Dim | None = None, cl
     :param indices: integers in 0 .. size-1. Dims that the source has too are matched; the others take the place of the
         axis. An int removes the axis; a negative one counts from the end, of each sequence if the axis needs masking.
     :param axis: default: the sparse dim of `indices`.
-    :param clip_to_valid: take indices outside 0 .. size-1 (the size of each sequence) for the nearest one inside. If the
-        raw axis is empty, these are zeros.
+    :param clip_to_valid: take indices outside 0 .. size-1 (the size of each sequence) for the nearest one inside. If
+        the raw axis is empty, these are zeros.
     :returns: sparse dim, and the feature dim unless it was the axis, are those of the source. Indices in padding are
         followed like others.
 

@@ -84,7 +84,7 @@ def masked_select(
 
 
 def _lacking_size_dims(mask: Tensor, dims: tuple[Dim, ...]) -> list[Dim]:
-    """Dims that decide where `dims` have padding, and that the mask does not have: each of their entries selects for itself."""
+    """Dims that say where `dims` have padding, and that the mask lacks: each of their entries selects for itself."""
     out: list[Dim] = []
     for d in dims:
         if d.need_masking():

@@ -11,6 +11,24 @@ from rf._dim import Dim, as_dims
 from rf._errors import DimError, RfError
 from rf._plan import Plan, PlanBuilder
 from rf.backend import dtypes_lowest
+from rf.ops.create import ones_like
+from rf.ops.elementwise import cast, log, maximum
+from rf.ops.shape import split_dims
+
+__all__ = [
+    "reduce",
+    "reduce_all",
+    "reduce_any",
+    "reduce_argmax",
+    "reduce_argmin",
+    "reduce_logmeanexp",
+    "reduce_logsumexp",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_out",
+    "reduce_sum",
+]
 
 MODES = ("sum", "mean", "max", "min", "logsumexp", "any", "all", "argmax", "argmin")
 
@@ -207,3 +225,27 @@ def reduce_argmax(source: Tensor, *, axis: Dim, use_mask: bool = True) -> Tensor
 def reduce_argmin(source: Tensor, *, axis: Dim, use_mask: bool = True) -> Tensor:
     """Index of the first smallest valid value, int32 with sparse dim `axis`. See `reduce`."""
     return _reduce(source, "argmin", axis, use_mask)
+
+
+def reduce_logmeanexp(source: Tensor, *, axis: Dim | Sequence[Dim], use_mask: bool = True) -> Tensor:
+    """log(mean(exp(x))) over the valid frames, stable; -inf if there are none. See `reduce`."""
+    count = reduce_sum(ones_like(cast(source, dtypes.floating(source.dtype))), axis=axis, use_mask=use_mask)
+    return reduce_logsumexp(source, axis=axis, use_mask=use_mask) - log(maximum(count, 1.0))
+
+
+def reduce_out(source: Tensor, *, mode: str, num_pieces: int, out_dim: Dim | None = None) -> Tensor:
+    """Reduce every `num_pieces` consecutive features to one (maxout: Goodfellow et al. 2013, arXiv:1302.4389).
+
+    {..., F} -> {..., out}, F being the feature dim, whose size must be a multiple of `num_pieces`.
+
+    :param mode: as in `reduce`.
+    :param out_dim: default: the feature dim divided by `num_pieces`.
+    """
+    dim = source.feature_dim
+    if dim is None:
+        raise DimError(f"reduce_out: {source!r} has no feature dim; set x.feature_dim")
+    pieces = Dim(num_pieces, name="pieces")
+    out_dim = out_dim or dim / num_pieces
+    out = reduce(split_dims(source, axis=dim, dims=(out_dim, pieces)), mode=mode, axis=pieces)
+    out.feature_dim = out_dim
+    return out

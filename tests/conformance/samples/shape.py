@@ -172,7 +172,7 @@ SAMPLES: list[Sample] = [
     S("pad", "B T:int32", axes=["T"], padding=[(1, 1)], value=9, out="B (1+T+1):int32", masked=True),
     S("pad", "B T:bool", axes=["T"], padding=[(1, 1)], value=True, out="B (1+T+1):bool", masked=True),
     S("pad", "B T:bool", axes=["T"], padding=[(1, 1)], out="B (1+T+1):bool", masked=True, id="default"),
-    *[_padded(mode, n, m) for mode in ("reflect", "replicate", "circular") for n, m in ((1, 1), (2, 3), (0, 7), (7, 0))],
+    *[_padded(mode, *n) for mode in ("reflect", "replicate", "circular") for n in ((1, 1), (2, 3), (0, 7), (7, 0))],
     S("pad", "B P F", axes=["P", "F"], padding=[(2, 3), (1, 1)], mode="reflect", out="B (2+P+3) (1+F+1)",
       ref=lambda x: np.pad(x, ((0, 0), (2, 3), (1, 1)), mode="reflect"), id="static"),
     S("pad", "B F E", axes=["F"], padding=[(4, 3)], mode="reflect", out="B (4+F+3) E",
