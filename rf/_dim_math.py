@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 Item = tuple[int, Any]  # (sign, Dim or int); the sign of a factor or a divisor is 1
 
 
+_constants: weakref.WeakValueDictionary[int, Dim] = weakref.WeakValueDictionary()
+"""What is left where all dims of an expression cancel, such as `a - a`."""
+
+
 class Derivation(NamedTuple):
     """How a dim follows from others: kind "add", "mul", "floordiv", "truediv", "ceildiv-right", "ceildiv-left" or "same"."""
 
@@ -159,7 +163,11 @@ def _derive(kind: str, items: tuple[Item, ...]) -> Dim:
     dims = [x for _, x in items if _is_dim(x)]
     if not dims:
         values = [sign * x for sign, x in items]
-        return Dim(sum(values) if kind == "add" else math.prod(values), name="constant")
+        value = sum(values) if kind == "add" else math.prod(values)
+        constant = _constants.get(value)
+        if constant is None:
+            constant = _constants[value] = Dim(value, name="constant")
+        return constant
     if len(items) == 1 and items[0][0] == 1:
         return dims[0]
     anchor = dims[0]

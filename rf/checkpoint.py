@@ -17,7 +17,6 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from rf import dtypes
 from rf._core import Tensor
 from rf._errors import RfError, UserError
 from rf._files import replacing
@@ -36,7 +35,8 @@ __all__ = [
     "write_arrays",
 ]
 
-_FORMAT = "1"
+_KEY = "rf"
+_VERSION = 1
 
 
 def save_params(
@@ -57,9 +57,7 @@ def save_params(
         UserError: if the file cannot be written; an older one is then untouched.
     """
     arrays, metadata = param_arrays(values)
-    for key, number in ("step", step), ("epoch", epoch):
-        if number is not None:
-            metadata[key] = str(number)
+    metadata |= {key: number for key, number in (("step", step), ("epoch", epoch)) if number is not None}
     write_arrays(filename, arrays, metadata)
 
 
@@ -147,8 +145,8 @@ def restore_params(model: Module, params: Mapping[str, np.ndarray], *, allow_mis
         own[name].assign(params[name])
 
 
-def param_arrays(values: Module | Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Parameters as arrays by name, and the metadata that describes them; for :func:`write_arrays`."""
+def param_arrays(values: Module | Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Parameters as arrays by name, and metadata with their dims; for :func:`write_arrays`."""
     named = dict(values) if isinstance(values, Mapping) else dict(values.named_parameters())
     arrays: dict[str, np.ndarray] = {}
     dims: dict[str, list[tuple[str, int]]] = {}
@@ -159,27 +157,40 @@ def param_arrays(values: Module | Mapping[str, Any]) -> tuple[dict[str, np.ndarr
             dims[name] = [(dim.name or "", size) for dim, size in zip(value.dims, _shape(value))]
             value = value.numpy()
         arrays[name] = np.asarray(value)
-    return arrays, {"dims": json.dumps(dims)}
+    return arrays, {"dims": dims}
 
 
 def write_arrays(
-    filename: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+    filename: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]
 ) -> None:
-    """Writes a safetensors file of `arrays`, atomically. Raises UserError when it cannot be written."""
+    """Writes a safetensors file of `arrays`, atomically. Equal content gives an equal file.
+
+    Args:
+        filename: replaced when it exists.
+        arrays: bool, integer or float, by name.
+        metadata: JSON values by name.
+
+    Raises:
+        UserError: if the file cannot be written; an older one is then untouched.
+    """
     for name, array in arrays.items():
-        if dtypes.kind(dtypes.check(array.dtype.name)) > 2 or array.dtype.byteorder == ">":
+        if array.dtype.kind not in "biuf" or not array.dtype.isnative:
             raise RfError(f"{name}: arrays of {array.dtype} cannot be saved as safetensors")
     # The library writes the memory of an array as it lies there, whatever its strides say.
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    # One entry, as the library writes several in an order that changes from call to call.
+    text = json.dumps({"version": _VERSION, **metadata})
     with replacing(filename) as temporary:
         try:
-            safetensors.numpy.save_file(contiguous, temporary, {"format": "rf", "version": _FORMAT, **metadata})
+            safetensors.numpy.save_file(contiguous, temporary, {_KEY: text})
         except safetensors.SafetensorError as exc:
             raise OSError(_first_line(exc)) from exc
 
 
-def read_arrays(filename: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """All arrays of a safetensors file, by name, and its metadata.
+def read_arrays(filename: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """All arrays of a safetensors file, by name, and the metadata that :func:`write_arrays` was given.
+
+    The metadata is empty for files of other programs.
 
     Raises:
         UserError: if the file is missing, cut short, or not safetensors.
@@ -187,13 +198,14 @@ def read_arrays(filename: str | os.PathLike[str]) -> tuple[dict[str, np.ndarray]
     path = Path(filename)
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 (not a dict)
+            text = (file.metadata() or {}).get(_KEY, "{}")
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        return arrays, json.loads(text)
     except OSError as exc:
         # The library's own text has no strerror, and names no reason for a directory.
         reason = "no such file" if not path.exists() else "it is a directory" if path.is_dir() else exc.strerror or exc
         raise UserError(f"{path}: cannot be read ({reason}); check the path") from exc
-    except safetensors.SafetensorError as exc:
+    except (safetensors.SafetensorError, ValueError) as exc:
         raise UserError(
             f"{path}: cut short, damaged or not safetensors ({_first_line(exc)}); use another copy, "
             "or delete it and start again"

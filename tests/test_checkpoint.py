@@ -62,8 +62,8 @@ def test_save_and_restore(tmp_path: Path, backend: str) -> None:
         assert array.dtype == expected[name].dtype
     assert other.tied is other.first and other.tied_bias is other.bias
     _, metadata = checkpoint.read_arrays(path)
-    assert (metadata["step"], metadata["epoch"]) == ("7", "2")
-    assert json.loads(metadata["dims"])["first.weight"] == [["in", 3], ["out", 2]]
+    assert (metadata["step"], metadata["epoch"]) == (7, 2)
+    assert metadata["dims"]["first.weight"] == [["in", 3], ["out", 2]]
 
 
 @pytest.mark.needs("torch")
@@ -220,6 +220,18 @@ def test_torch_checkpoint(tmp_path: Path) -> None:
 
 
 # -- writing
+
+
+def test_equal_content_gives_equal_files(tmp_path: Path) -> None:
+    for name in "a", "b":
+        save_params({"w": np.ones(2), "b": np.zeros(3, dtype=np.int8)}, tmp_path / name, step=1, epoch=2)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_files_of_other_programs(tmp_path: Path) -> None:
+    safetensors.numpy.save_file({"w": np.ones(2)}, tmp_path / "a", {"format": "pt"})
+    arrays, metadata = checkpoint.read_arrays(tmp_path / "a")
+    assert (set(arrays), metadata) == ({"w"}, {})
 
 
 def test_replaces_whole_file_or_nothing(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,7 +235,7 @@ def test_static_dims_cannot_be_filled() -> None:
 
 def test_derived_dims_cannot_be_filled() -> None:
     t = seq(2, 3)
-    with pytest.raises(rf.DimError, match=r"\(T\+1\)=4\(3,4\) follows from other dims"):
+    with pytest.raises(rf.DimError, match=r"\(T\+1\)=\? follows from other dims"):
         (t + 1).fill([1, 1])
     assert (t + 1).get_sizes().values.tolist() == [3, 4]
 

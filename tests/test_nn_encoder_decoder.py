@@ -337,4 +337,5 @@ def test_decoder_parameters_and_options() -> None:
                 spatial_dim=time,
                 state=decoder.default_initial_state(batch_dims=[]),
             )
-        assert copy.deepcopy(decoder).logits.weight is not decoder.logits.weight
+        copied = copy.deepcopy(decoder)
+        assert copied.logits.weight is copied.input_embedding.weight is not decoder.logits.weight

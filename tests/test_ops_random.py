@@ -1,4 +1,5 @@
-"""Random numbers, dropout, and the generators behind them. What the conformance samples cannot say: distributions and states."""
+"""Random numbers, dropout, and the generators behind them. What the conformance samples cannot say: distributions and
+states."""
 
 from __future__ import annotations
 
@@ -221,7 +222,10 @@ def test_choices_never_take_padding(backend: str) -> None:
         k = rf.Dim(2, name="K")
         log_probs = rf.where(rf.is_finite(x), 0.0, x)
         drawn = np.stack(
-            [rf.random_choice_without_replacement(log_probs=log_probs, axis=t, num_samples_dim=k).numpy() for _ in range(20)]
+            [
+                rf.random_choice_without_replacement(log_probs=log_probs, axis=t, num_samples_dim=k).numpy()
+                for _ in range(20)
+            ]
         )
         assert (drawn[:, 0, 0] != drawn[:, 0, 1]).all() and (drawn[:, 1, 0] == 0).all()
 

@@ -17,10 +17,62 @@ struct TapeEntry {
   int64_t ns; // of the recorded call
 };
 
+// A tape as a program over numbered slots, so that a replay looks nothing up. What no recorded call made (parameters, inputs, masks) is a leaf, and is used as it
+// was. A result is released after its last use, as in the recorded step.
+struct Program {
+  struct Step {
+    std::vector<int> in; // -1 for an absent operand
+    std::vector<int> out;
+    std::vector<int> last_use;
+  };
+  std::vector<Step> steps;
+  std::vector<Payload> values; // leaves, borrowed from the tape; results of the replay, owned while it runs
+  std::vector<bool> is_leaf;
+  std::unordered_map<Payload, int> slot_of;
+
+  int slot(Payload p, bool leaf) {
+    if (!p) return -1;
+    auto [it, is_new] = slot_of.try_emplace(p, static_cast<int>(values.size()));
+    if (is_new) {
+      values.push_back(leaf ? p : nullptr);
+      is_leaf.push_back(leaf);
+    }
+    return it->second;
+  }
+};
+
+inline Program compile_tape(const std::vector<TapeEntry>& entries, const std::vector<Payload>& wanted) {
+  Program program;
+  std::vector<int> last;
+  for (const TapeEntry& e : entries) {
+    Program::Step step;
+    auto index = static_cast<int>(program.steps.size());
+    auto used = [&](int slot) {
+      if (slot < 0) return slot;
+      last.resize(program.values.size(), -1);
+      last[static_cast<size_t>(slot)] = index;
+      return slot;
+    };
+    for (Payload p : e.in) step.in.push_back(used(program.slot(p, true)));
+    for (Payload p : e.out) step.out.push_back(used(program.slot(p, false)));
+    program.steps.push_back(std::move(step));
+  }
+  for (Payload p : wanted) {
+    auto found = program.slot_of.find(p);
+    if (found != program.slot_of.end()) last[static_cast<size_t>(found->second)] = -1;
+  }
+  for (size_t i = 0; i < last.size(); ++i)
+    if (last[i] >= 0 && !program.is_leaf[i])
+      program.steps[static_cast<size_t>(last[i])].last_use.push_back(static_cast<int>(i));
+  return program;
+}
+
 struct TapeObject {
   PyObject_HEAD
   BackendEntry* backend;
   std::vector<TapeEntry>* entries;
+  Program* program;            // of the last replay, whose `wanted` is kept beside it
+  std::vector<Payload> wanted;
 };
 
 inline PyTypeObject* TapeType = nullptr;
@@ -68,6 +120,8 @@ inline void tape_dealloc(PyObject* self) {
     }
     delete tape->entries;
   }
+  delete tape->program;
+  tape->wanted.~vector();
   PyTypeObject* type = Py_TYPE(self);
   type->tp_free(self);
   Py_DECREF(type);
@@ -95,62 +149,78 @@ inline PyObject* tape_entries(PyObject* self, PyObject*) {
   return list.release();
 }
 
-// replay(tensors, timed) -> (raw arrays that stand for `tensors` this time, [ns per entry] or None). What a kernel did not make (parameters, inputs, masks)
-// is used as it was.
+// replay(tensors, timed=False) -> (raw arrays that stand for `tensors` this time, [ns per entry] or None)
 inline PyObject* tape_replay(PyObject* self, PyObject* args) {
-  PyObject* wanted;
+  PyObject* sequence;
   int timed = 0;
-  if (!PyArg_ParseTuple(args, "O|p:replay", &wanted, &timed)) return nullptr;
+  if (!PyArg_ParseTuple(args, "O|p:replay", &sequence, &timed)) return nullptr;
   return guarded<PyObject*>(nullptr, [&]() -> PyObject* {
     TapeObject* tape = as_tape(self);
     const NativeBackend* native = tape->backend->native;
-    std::unordered_map<Payload, Payload> now; // recorded result -> result of this replay, owned
-    std::vector<int64_t> ns;
-    bool ok = true;
+    Ref tensors(PySequence_Tuple(sequence));
+    if (!tensors) return nullptr;
+    Py_ssize_t n = PyTuple_GET_SIZE(tensors.get());
+    std::vector<Payload> wanted;
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      PyObject* t = PyTuple_GET_ITEM(tensors.get(), i);
+      if (!is_tensor(t) || !as_tensor(t)->payload) {
+        PyErr_SetString(PyExc_TypeError, "replay takes Tensors of the recorded backend");
+        return nullptr;
+      }
+      wanted.push_back(as_tensor(t)->payload);
+    }
+    if (!tape->program || tape->wanted != wanted) {
+      delete std::exchange(tape->program, nullptr);
+      tape->program = new Program(compile_tape(*tape->entries, wanted));
+      tape->wanted = wanted;
+    }
+    Program& program = *tape->program;
+    std::vector<int64_t> ns(timed ? tape->entries->size() : 0);
     std::vector<Payload> in, out;
-    for (const TapeEntry& e : *tape->entries) {
+    auto put = [&](int slot, Payload payload) {
+      auto i = static_cast<size_t>(slot);
+      if (program.is_leaf[i]) { // a kernel that hands on its operand
+        if (payload) native->release(payload);
+        return;
+      }
+      if (Payload old = std::exchange(program.values[i], payload)) native->release(old);
+    };
+    bool ok = true;
+    for (size_t k = 0; ok && k < program.steps.size(); ++k) {
+      const TapeEntry& e = (*tape->entries)[k];
+      const Program::Step& step = program.steps[k];
       in.clear();
-      for (Payload p : e.in) {
-        auto found = now.find(p);
-        in.push_back(found == now.end() ? p : found->second);
-      }
-      out.assign(e.out.size(), nullptr);
+      for (int slot : step.in) in.push_back(slot < 0 ? nullptr : program.values[static_cast<size_t>(slot)]);
+      out.assign(step.out.size(), nullptr);
+      int num_in = static_cast<int>(in.size()), num_out = static_cast<int>(out.size());
       int64_t start = timed ? now_ns() : 0;
-      ok = e.native ? e.native(in.data(), static_cast<int>(in.size()), e.statics.data(), out.data())
-                    : execute_python(*tape->backend, e.kernel, e.statics_tuple, static_cast<int>(in.size()),
-                                     static_cast<int>(out.size()), in.data(), out.data());
-      if (timed) ns.push_back(now_ns() - start);
+      ok = e.native ? e.native(in.data(), num_in, e.statics.data(), out.data())
+                    : execute_python(*tape->backend, e.kernel, e.statics_tuple, num_in, num_out, in.data(), out.data());
+      if (timed) ns[k] = now_ns() - start;
       if (!ok) break;
-      for (size_t i = 0; i < out.size(); ++i) {
-        Payload& slot = now[e.out[i]];
-        if (slot) native->release(slot); // a kernel may hand on its operand: the same payload twice
-        slot = out[i];
-      }
+      for (size_t i = 0; i < out.size(); ++i) put(step.out[i], out[i]);
+      for (int slot : step.last_use) put(slot, nullptr);
     }
     Ref result;
-    Ref items(ok ? PySequence_Fast(wanted, "replay takes a sequence of Tensors") : nullptr);
-    if (items) {
-      Py_ssize_t n = PySequence_Fast_GET_SIZE(items.get());
+    if (ok) {
       Ref raws(PyList_New(n));
       Ref times(timed ? PyList_New(static_cast<Py_ssize_t>(ns.size())) : Py_NewRef(Py_None));
       ok = raws && times;
       for (Py_ssize_t i = 0; ok && i < n; ++i) {
-        PyObject* t = PySequence_Fast_GET_ITEM(items.get(), i);
-        if (!is_tensor(t) || !as_tensor(t)->payload) {
-          PyErr_SetString(PyExc_TypeError, "replay takes Tensors of the recorded backend");
-          ok = false;
-          break;
-        }
-        auto found = now.find(as_tensor(t)->payload);
-        PyObject* raw = native->wrap(found == now.end() ? as_tensor(t)->payload : found->second);
+        Payload original = wanted[static_cast<size_t>(i)];
+        auto found = program.slot_of.find(original);
+        PyObject* raw =
+            native->wrap(found == program.slot_of.end() ? original : program.values[static_cast<size_t>(found->second)]);
         ok = raw != nullptr;
         if (raw) PyList_SET_ITEM(raws.get(), i, raw);
       }
-      for (size_t i = 0; ok && timed && i < ns.size(); ++i)
+      for (size_t i = 0; ok && i < ns.size(); ++i)
         PyList_SET_ITEM(times.get(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(ns[i]));
       if (ok) result = Ref(PyTuple_Pack(2, raws.get(), times.get()));
     }
-    for (auto& item : now) native->release(item.second);
+    for (size_t i = 0; i < program.values.size(); ++i)
+      if (!program.is_leaf[i])
+        if (Payload left = std::exchange(program.values[i], nullptr)) native->release(left);
     return result.release();
   });
 }
@@ -184,6 +254,8 @@ inline PyObject* start_recording(PyObject*, PyObject* object) {
   auto* tape = PyObject_New(TapeObject, TapeType);
   if (!tape) return nullptr;
   tape->backend = backend;
+  tape->program = nullptr;
+  new (&tape->wanted) std::vector<Payload>();
   tape->entries = new (std::nothrow) std::vector<TapeEntry>();
   backend->tape = reinterpret_cast<PyObject*>(tape);
   if (!tape->entries) {

@@ -70,9 +70,7 @@ class TorchNnKernels:
         if keep_axes is None:
             return F.dropout(x, p, True)
         shape = [n if axis in keep_axes else 1 for axis, n in enumerate(x.shape)]
-        mask = F.dropout(x.new_ones(shape), p, True)
-        # a select, so that what is dropped does not matter, in value and in gradient
-        return torch.where(mask > 0, x * mask, 0.0)
+        return x * F.dropout(x.new_ones(shape), p, True)
 
     # -- convolution and pooling
 
@@ -152,7 +150,7 @@ class TorchNnKernels:
         state_shape = (*batch, num_out)
         h, c = h.expand(state_shape), c.expand(state_shape)
         if num_frames == 0 or batch.numel() == 0:
-            return x.new_zeros((num_frames, *state_shape)), h, c
+            return F.linear(x, ff_weight)[..., :num_out], h, c  # empty, but part of the graph
         x = x.reshape(num_frames, -1, x.shape[-1])
         state = tuple(s.reshape(1, -1, num_out).contiguous() for s in (h, c))
         weights = [ff_weight, rec_weight] if bias is None else [ff_weight, rec_weight, bias, torch.zeros_like(bias)]

@@ -7,9 +7,9 @@ import math
 from dataclasses import fields
 from typing import Any
 
-import rf
 from rf._errors import UserError
 from rf._files import write_json
+from rf.cli._arguments import check_at_least, check_output, select
 from rf.cli.train import add_data_arguments
 from rf.data import ErrorRate, make_loader
 from rf.train import AED, CTC, DataOptions, Decoding, SavedRun, decode, evaluate, load_run
@@ -37,12 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the error rates, in per cent."""
-    for name, minimum in ("beam", 1), ("batch_size", 1), ("show", 0):
-        if getattr(args, name) < minimum:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least {minimum}")
-    if args.backend is not None:
-        rf.select_backend(args.backend)
-    rf.set_default_device(args.device)
+    check_at_least(args, beam=1, batch_size=1, show=0)
+    check_output("--json", args.json)
+    select(args.backend, args.device)
     saved = load_run(args.checkpoint)
     options = _data_options(args, saved)
     data = options.open(split="eval", seed=saved.options.seed, vocab=saved.vocab, sampling_rate=saved.sampling_rate)

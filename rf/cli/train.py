@@ -6,9 +6,9 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-import rf
 from rf import models
 from rf._errors import UserError
+from rf.cli._arguments import check_at_least, select
 from rf.cli._interrupt import StopRequest
 from rf.cli._progress import Meter, TrainProgress
 from rf.data import make_loader
@@ -94,17 +94,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trains. 0 when the last step is done; 128 + the signal, 130 for ctrl-C, when it was stopped, with a checkpoint saved."""
-    for name, minimum in ("steps", 1), ("save_every", 1), ("eval_every", 0), ("workers", 0):
-        if getattr(args, name) < minimum:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least {minimum}")
+    check_at_least(args, steps=1, save_every=1, eval_every=0, workers=0)
     out = Path(args.out)
     if not args.resume and (out / CHECKPOINT).exists():
         raise UserError(
             f"{out / CHECKPOINT}: there is a checkpoint already; continue it with --resume, or choose another --out"
         )
-    if args.backend is not None:
-        rf.select_backend(args.backend)
-    rf.set_default_device(args.device)
+    select(args.backend, args.device)
     given = {field.name: getattr(args, field.name) for field in fields(RunOptions)}
     if args.resume:
         if not (out / CHECKPOINT).exists():

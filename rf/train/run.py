@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -258,13 +257,11 @@ class Run:
             "sampling_rate": self.dataset.sampling_rate,
             "feature_dim": self.dataset.feature_dim,
             "fingerprint": data_fingerprint(self.dataset),
-            "step": self.step,
-            "epoch": self.epoch,
             "batch": self._batch,
             "rf_version": rf.__version__,
         }
         path = Path(directory, CHECKPOINT)
-        checkpoint.write_arrays(path, arrays, metadata | {"run": json.dumps(run), "step": str(self.step)})
+        checkpoint.write_arrays(path, arrays, metadata | {"step": self.step, "epoch": self.epoch, "run": run})
         return path
 
     def close(self) -> None:
@@ -291,10 +288,10 @@ def load_run(path: str | os.PathLike[str]) -> SavedRun:
     if "run" not in metadata:
         raise rf.UserError(f"{file}: not a checkpoint of rf train; give the --out directory of a training")
     try:
-        run = json.loads(metadata["run"])
+        run = dict(metadata["run"], step=metadata["step"], epoch=metadata["epoch"])
         run.pop("rf_version")
         return SavedRun(file, RunOptions.from_json(run.pop("options")), arrays=arrays, **run)
-    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+    except (TypeError, ValueError, KeyError) as exc:
         raise rf.UserError(
             f"{file}: the description of the run in it cannot be understood ({exc}); use it with the version of rf that wrote it"
         ) from exc

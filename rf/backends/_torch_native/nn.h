@@ -300,13 +300,10 @@ bool k_dropout(const Payload* in, int, const Static* s, Payload* out) {
     give(out[0], evaluate(x, constant(in, 1), [&] { return at::dropout(x, p, true); }));
     return true;
   }
-  const at::Tensor& zero = scalar_of(0, x.scalar_type());
   c10::SmallVector<int64_t, 8> sizes(static_cast<size_t>(x.dim()), 1);
   for (int64_t a : s[1].ints) sizes[static_cast<size_t>(a)] = x.size(a);
-  // a select, so that what is dropped does not matter, in value and in gradient
   give(out[0], evaluate(x, constant(in, 1), [&] {
-         at::Tensor mask = at::dropout(at::ones(sizes, x.options()), p, true);
-         return at::where(at::gt(mask, zero), at::mul(x, mask), zero);
+         return at::mul(x, at::dropout(at::ones(sizes, x.options()), p, true));
        }));
   return true;
   END_HANDLE_TH_ERRORS_RET(false)

@@ -23,7 +23,8 @@ def _nll(logits: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def ctc(id: str, logits: str = "B T *V", targets: str = "B U:int32~label", **args: Any) -> Sample:
-    """CTC loss of labels 1 .. 3, blank 0 unless said otherwise. Sequences 1 and 2 of the batch are too short for their targets."""
+    """CTC loss of labels 1 .. 3, blank 0 unless said otherwise. Sequences 1 and 2 of the batch are too short for their
+    targets."""
     args = {"input_spatial_dim": "T", "targets_spatial_dim": "U", "blank_index": 0} | args
     args["call"] = lambda d, x, y, **a: _clipped(rf.ctc_loss(logits=x, targets=rf.cast(y % 3 + 1, "int32"), **a))
     return S("ctc_loss", logits, targets.replace("~label", "~pos"), id=id, masked=True, **args)
