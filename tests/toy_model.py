@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 import rf
-from rf import models
+from rf import backend, models
 
 NAME = "toy"
 
@@ -77,5 +77,7 @@ class Toy(models.Model):
 def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of the model, which is in the registry during the test."""
     monkeypatch.setitem(models.MODELS, NAME, Toy)
-    with rf.use_backend("torch"):
-        yield NAME
+    # What a command selects is undone, too.
+    monkeypatch.setattr(backend, "_selected", "torch")
+    yield NAME
+    rf.set_default_device(None)
