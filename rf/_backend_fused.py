@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
 
 if TYPE_CHECKING:
-    from rf.backend import Backend as _Primitives
+    from typing import Any as _Primitives  # the class that they are mixed into has the rest
 else:
     _Primitives = abc.ABC
 

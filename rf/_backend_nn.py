@@ -9,7 +9,12 @@ Raw = Any
 Shape = tuple[int, ...]
 
 if TYPE_CHECKING:
-    from rf.backend import Backend as _Primitives
+
+    class _Primitives:
+        """`rf.backend.Backend`, which cannot be named here, as it derives from the class below."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
 else:
     _Primitives = object
 

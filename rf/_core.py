@@ -29,7 +29,8 @@ NOTE = ""
 """Why the native core is not active; empty when it is."""
 
 SETTING_ERROR: UserError | None = None
-"""A bad RF_CORE. Kept, since an import is no place to end a command line program with one clear line; `rf.cli` reports it."""
+"""A bad RF_CORE. Kept, since an import is no place to end a command line program with one clear line; `rf.cli` does
+that."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,6 +1,7 @@
 """The specification of the core: what a dim and a tensor hold, how a call finds its plan, and how a plan is run.
 
-`rf/_native` is the same in C++. Both are exercised by the same tests; where they differ, this file is right. `rf._core` knows which one is active.
+`rf/_native` is the same in C++. Both are exercised by the same tests; where they differ, this file is right. `rf._core`
+knows which one is active.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ class Tensor(TensorMethods):
 
     @property
     def raw_tensor(self) -> Any:
-        """The backend's own array, axes in the order of `dims`; None for a template. Setting it checks shape and dtype."""
+        """The backend's own array, axes in the order of `dims`; None for a template. Setting it checks shape and
+        dtype."""
         return self._raw
 
     @raw_tensor.setter
@@ -264,10 +266,10 @@ def make_tensor(
 class Op:
     """A planned op: finds the plan for a call's structure, or has the planner write it, and runs it.
 
-    name: key in `OPS`.
-    num_tensors: so many leading arguments are operands (Tensor, Python number or None); the rest are Dims, tuples of Dims or static values.
-    planner: `planner(builder, *args) -> Plan`, or raises the error that explains what is wrong with the operands.
-    masked: dynamic dims among the arguments make a difference (their masks or lengths may be used).
+    name: key in `OPS`. num_tensors: so many leading arguments are operands (Tensor, Python number or None); the rest
+    are Dims, tuples of Dims or static values. planner: `planner(builder, *args) -> Plan`, or raises the error that
+    explains what is wrong with the operands. masked: dynamic dims among the arguments make a difference (their masks or
+    lengths may be used).
     """
 
     __slots__ = ("name", "num_tensors", "planner", "masked", "plans")
@@ -330,13 +332,6 @@ def _structure(args: Sequence[Any], masked: bool) -> tuple[tuple[Any, ...], list
         distinct.append(base)
         return len(distinct) - 1 | dim.match_priority << PRIORITY_SHIFT
 
-    def argument(a: Any) -> tuple[Any, ...]:
-        if isinstance(a, DimBase):
-            return ("d", number(a))  # type: ignore[arg-type]
-        if isinstance(a, (tuple, list)):
-            return tuple([argument(x) for x in a])
-        return (type(a), a)
-
     key: list[Any] = []
     for a in args:
         if isinstance(a, Tensor):
@@ -345,7 +340,7 @@ def _structure(args: Sequence[Any], masked: bool) -> tuple[tuple[Any, ...], list
             key.append(None if a._feature_dim is None else number(a._feature_dim))
             key.append(None if a._sparse_dim is None else number(a._sparse_dim))
         else:
-            key.append(argument(a))
+            key.append(_argument(a, number))
     if masked:
         for i, dim in enumerate(distinct):  # size dims may add to `distinct` while it is walked
             if dim.dynamic:
@@ -353,6 +348,15 @@ def _structure(args: Sequence[Any], masked: bool) -> tuple[tuple[Any, ...], list
                     dim.settle()
                 key.append((i, *[number(d) for d in dim.size_dims or ()]))
     return tuple(key), distinct
+
+
+def _argument(a: Any, number: Callable[[Dim], int]) -> tuple[Any, ...]:
+    """The part of the key for a Dim, a static value, or a tuple of such."""
+    if isinstance(a, DimBase):
+        return ("d", number(a))  # type: ignore[arg-type]
+    if isinstance(a, (tuple, list)):
+        return tuple([_argument(x, number) for x in a])
+    return (type(a), a)
 
 
 def _run(plan: Plan, backend: Backend, args: Sequence[Any], distinct: list[Dim]) -> Any:
@@ -397,7 +401,8 @@ def apply(
 ) -> tuple[Tensor, ...]:
     """Call one kernel on operands of one backend, for ops that are not planned.
 
-    `outs`: (dims, dtype, feature_dim, sparse_dim) of each result. On a backend that computes nothing the kernel is not called.
+    `outs`: (dims, dtype, feature_dim, sparse_dim) of each result. On a backend that computes nothing the kernel is not
+    called.
     """
     backend = _common_backend(inputs)
     if backend is None:

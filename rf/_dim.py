@@ -1,8 +1,9 @@
 """Dim: the identity of an axis, its sizes, and the masks that follow from them.
 
-A Dim is a symbol that can be rebound: it may be declared without sizes and be filled, and filled again for every batch, in place. Dims derived
-from it (dim math) follow. Sizes live on the host as int32; what is computed from them (maximum, masks, device copies) is cached per
-filling and shared between dims that share sizes. Caches hold raw arrays, never Tensors, so no cycle keeps a batch alive.
+A Dim is a symbol that can be rebound: it may be declared without sizes and be filled, and filled again for every batch,
+in place. Dims derived from it (dim math) follow. Sizes live on the host as int32; what is computed from them (maximum,
+masks, device copies) is cached per filling and shared between dims that share sizes. Caches hold raw arrays, never
+Tensors, so no cycle keeps a batch alive.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ class Sizes:
 class Dim(DimBase):
     """An axis of tensors: an object, compared by identity, never by size or name.
 
-    :param dimension: an int for a static dim; an int Tensor with the size of each sequence (its dims are the *size dims*, for example
-        {B}; without dims: one length for everybody, nothing is ever masked); None to be filled later.
+    :param dimension: an int for a static dim; an int Tensor with the size of each sequence (its dims are the *size
+        dims*, for example {B}; without dims: one length for everybody, nothing is ever masked); None to be filled
+        later.
     :param name: for people; carries no meaning.
     :param capacity: an upper bound of the sizes. Kept as information.
-    :param dyn_size_ext: the size Tensor, as another way to give it. A template (raw_tensor None) declares the size dims.
+    :param dyn_size_ext: the size Tensor, as another way to give it. A template (raw_tensor None) declares the size
+        dims.
     :param vocab: anything; kept for the user.
     """
 
@@ -120,7 +123,8 @@ class Dim(DimBase):
     def copy(
         self, *, match_priority: int | None = None, same_as_self: bool = True, description: str | None = None
     ) -> Dim:
-        """The same dim with another match priority (equal to self), or with `same_as_self=False` a new dim with the same sizes."""
+        """The same dim with another match priority (equal to self), or with `same_as_self=False` a new dim with the
+        same sizes."""
         if not same_as_self:
             out = Dim(self.base._size, name=description or self.name, vocab=self.vocab, kind=self.kind)
             if self.dynamic:
@@ -229,7 +233,8 @@ class Dim(DimBase):
                 raise DimError(f"fill {self!r}: the size tensor {sizes!r} has no data")
             if not sizes.backend.computes:
                 raise BackendError(
-                    f"fill {self!r}: the sizes {sizes!r} were computed on backend {sizes.backend.name}, which has no values; "
+                    f"fill {self!r}: the sizes {sizes!r} were computed on backend {sizes.backend.name}, which has no "
+                    "values; "
                     "lengths must come from host integers there"
                 )
             dims = sizes.dims
@@ -242,8 +247,7 @@ class Dim(DimBase):
                 values = values.astype(numpy.int32)
         if values.dtype.kind not in "iu":
             raise DimError(f"fill {self!r}: sizes must be integers, got dtype {values.dtype}")
-        if dims is None:
-            dims = base._template or ()
+        dims = tuple(dims) if dims is not None else base._template or ()
         if values.ndim != len(dims):
             raise DimError(
                 f"fill {self!r}: sizes of shape {values.shape} need {values.ndim} size dims, got {list(dims)}"
@@ -284,7 +288,8 @@ class Dim(DimBase):
     def settle(self) -> None:
         """Make sure that the size dims are known: derived dims compute their sizes.
 
-        A dim that was declared without size dims has none, whether it is filled or not. Raises DimError when sizes are missing.
+        A dim that was declared without size dims has none, whether it is filled or not. Raises DimError when sizes are
+        missing.
         """
         base = self.base
         if not base.dynamic or base._sizes is not None:
@@ -320,13 +325,15 @@ class Dim(DimBase):
         return base.extent if base.extent >= 0 else base.get_sizes().extent
 
     def adopt_extent(self, n: int) -> None:
-        """A raw axis of length `n` carries this dim: when its size was open (declared without sizes), it is `n` for everybody."""
+        """A raw axis of length `n` carries this dim: when its size was open (declared without sizes), it is `n` for
+        everybody."""
         base = self.base
         if base.dynamic and base._sizes is None and base.derivation is None and base._template in (None, ()):
             base._set_sizes(Sizes(numpy.array(n, dtype=numpy.int32), ()))
 
     def copy_from(self, other: Dim) -> None:
-        """Take over the sizes of `other` (and share its masks), and stay another dim. Self must have no sizes of its own."""
+        """Take over the sizes of `other` (and share its masks), and stay another dim. Self must have no sizes of its
+        own."""
         base, source = self.base, other.base
         if not base.dynamic or base.is_dim_known():
             raise DimError(f"copy_from: {self!r} already has sizes")
@@ -339,7 +346,8 @@ class Dim(DimBase):
         _dim_math.register(base)
 
     def reset_eager(self) -> None:
-        """Forget the sizes and everything computed from them, here and in derived dims; the declared size dims are kept."""
+        """Forget the sizes and everything computed from them, here and in derived dims; the declared size dims are
+        kept."""
         if self.base.dynamic:
             self.base._invalidate()
 
@@ -350,7 +358,8 @@ class Dim(DimBase):
 
     @property
     def dyn_size_ext(self) -> Tensor | None:
-        """The sizes as an int32 Tensor over the size dims (host); None for a static dim, a template when not filled yet.
+        """The sizes as an int32 Tensor over the size dims (host); None for a static dim, a template when not filled
+        yet.
 
         Assigning to it, or to its `raw_tensor`, fills the dim.
         """
@@ -412,7 +421,8 @@ class Dim(DimBase):
     def get_mask(self, dim_order: Sequence[Dim] | None = None, device: str | None = None) -> Tensor:
         """Bool Tensor over the size dims and self, True where a frame belongs to its sequence.
 
-        The raw array is cached per filling, layout and device. `dim_order` gives the axis order (default: size dims, self).
+        The raw array is cached per filling, layout and device. `dim_order` gives the axis order (default: size dims,
+        self).
         """
         base = self.base
         base.settle()
@@ -431,9 +441,10 @@ class Dim(DimBase):
     def auxiliary(self, backend: Backend, kind: str, pattern: tuple[int, ...], dtype: str, device: str | None) -> Any:
         """A raw array computed from the sizes, cached per filling.
 
-        :param kind: "mask": True on valid frames, axes size dims + self. "lengths": the sizes, at least 1 (to divide by), axes size dims.
-            "sizes": the sizes as they are. "total": their sum, at least 1, a scalar.
-        :param pattern: for each axis of the result, the axis of the array above that lies there; -1 for an axis of length 1.
+        :param kind: "mask": True on valid frames, axes size dims + self. "lengths": the sizes, at least 1 (to divide
+            by), axes size dims. "sizes": the sizes as they are. "total": their sum, at least 1, a scalar.
+        :param pattern: for each axis of the result, the axis of the array above that lies there; -1 for an axis of
+            length 1.
         """
         base = self.base
         sizes = base.get_sizes()
@@ -525,7 +536,8 @@ _aux_numbers: dict[Any, int] = {}
 
 
 def auxiliary_key(backend: Backend, kind: str, pattern: tuple[int, ...], dtype: str, device: str | None) -> int:
-    """The key of an auxiliary array in the cache of a filling: a small int, so that the native core can look it up fast."""
+    """The key of an auxiliary array in the cache of a filling: a small int, so that the native core can look it up
+    fast."""
     parts = (backend.index, kind, pattern, dtype, device if device != "cpu" else None)
     number = _aux_numbers.get(parts)
     if number is None:

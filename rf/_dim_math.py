@@ -1,8 +1,9 @@
 """Arithmetic on dims. The same expression on the same dims is the same object; sizes are computed when they are needed.
 
 Sums and products are chains that grow on the left and on the right, and neither commutes: padding on the left makes
-another axis than padding on the right, and `h * a` is stored in another order than `a * h`. Only neighbors in a chain cancel: `(a - 1) + 1` is `a`,
-`(h * a).div_left(h)` is `a`, but `(1 + a) - 1` is not. A difference is never negative: dynamic sizes stop at 0, static ones are an error.
+another axis than padding on the right, and `h * a` is stored in another order than `a * h`. Only neighbors in a chain
+cancel: `(a - 1) + 1` is `a`, `(h * a).div_left(h)` is `a`, but `(1 + a) - 1` is not. A difference is never negative:
+dynamic sizes stop at 0, static ones are an error.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _constants: weakref.WeakValueDictionary[int, Dim] = weakref.WeakValueDictionary(
 
 
 class Derivation(NamedTuple):
-    """How a dim follows from others: kind "add", "mul", "floordiv", "truediv", "ceildiv-right", "ceildiv-left" or "same"."""
+    """How a dim follows from others: kind "add", "mul", "floordiv", "truediv", "ceildiv-right", "ceildiv-left" or
+    "same"."""
 
     kind: str
     items: tuple[Item, ...]
@@ -189,7 +191,8 @@ def _derive(kind: str, items: tuple[Item, ...]) -> Dim:
     else:
         out = Dim(int(_static(derivation, name)), name=name)
         out.derivation = derivation
-    # The derived dim holds its operands; the operands know it weakly. So an id in the key stays valid while the entry is alive.
+    # The derived dim holds its operands; the operands know it weakly. So an id in the key stays valid while the entry
+    # is alive.
     anchor._memo[key] = weakref.ref(out)
     return out
 
@@ -215,7 +218,8 @@ def _static(derivation: Derivation, name: str) -> int:
 
 
 def evaluate(dim: Dim) -> tuple[numpy.ndarray, tuple[Dim, ...]]:
-    """Sizes of a derived dim from those of its operands: (int32 values, size dims). Raises DimError when one is not filled."""
+    """Sizes of a derived dim from those of its operands: (int32 values, size dims). Raises DimError when one is not
+    filled."""
     assert dim.derivation is not None
     kind, items = dim.derivation
     fillings = [x.get_sizes() if _is_dim(x) else None for _, x in items]
@@ -245,7 +249,8 @@ def _compute(kind: str, values: list[Any], name: str) -> Any:
         raise DimError(f"dim {name}: division by a size of 0")
     if kind == "truediv" and numpy.any(numpy.mod(a, b)):
         raise DimError(
-            f"dim {name}: {_numbers(a)} is not divisible by {_numbers(b)}; use // to round down or ceildiv_right to round up"
+            f"dim {name}: {_numbers(a)} is not divisible by {_numbers(b)}; "
+            "use // to round down or ceildiv_right to round up"
         )
     return -(-a // b) if kind.startswith("ceildiv") else a // b
 

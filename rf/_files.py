@@ -18,8 +18,8 @@ __all__ = ["replacing", "write_json"]
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields a new path beside `path` to write to; when the block ends well, that file takes the place of `path`.
 
-    The data is on the disk before the name changes hands, so also a crash of the machine leaves one whole file. When the
-    block raises, `path` is as it was, and nothing else is left behind.
+    The data is on the disk before the name changes hands, so a crash of the machine leaves one whole file, too. When
+    the block raises, `path` is as it was, and nothing else is left behind.
 
     Raises UserError, which names `path`, when it cannot be written.
     """

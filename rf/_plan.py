@@ -1,11 +1,12 @@
 """Plans: what an op does to its operands, worked out once per structure of their dims.
 
-A plan refers to dims by number. While the key of a call is made, every distinct dim that occurs in the operands gets the next number;
-the plan says "output axis 0 is dim 2", never which Dim object or which size that is. So one plan serves every
-batch, every new Dim, and every layer of the same structure.
+A plan refers to dims by number. While the key of a call is made, every distinct dim that occurs in the operands gets
+the next number; the plan says "output axis 0 is dim 2", never which Dim object or which size that is. So one plan
+serves every batch, every new Dim, and every layer of the same structure.
 
-A plan is a straight-line program over *slots*. Slots 0..n-1 are the operands, then come the auxiliary arrays that dims own (masks,
-lengths), then one slot per result of each instruction. Both cores run such programs; only planners (`rf/ops`) write them.
+A plan is a straight-line program over *slots*. Slots 0..n-1 are the operands, then come the auxiliary arrays that dims
+own (masks, lengths), then one slot per result of each instruction. Both cores run such programs; only planners
+(`rf/ops`) write them.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class PlanBuilder:
         return _Slot("a", self._aux.index(aux))
 
     def mask(self, dim: Dim, order: Sequence[Dim], keep_leading: bool = False) -> _Slot:
-        """The bool mask of `dim`, broadcastable against a raw array whose axes are `order`; its size dims must be in `order`.
+        """The bool mask of `dim`, broadcastable against a raw array whose axes are `order`; its size dims must be in
+        `order`.
 
         `keep_leading`: the mask has all axes of `order`, also leading ones of length 1.
         """

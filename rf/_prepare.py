@@ -37,8 +37,8 @@ def make_plan(op: Op, args: Sequence[Any], distinct: Sequence[Dim]) -> Plan:
 def operands(name: str, args: Sequence[Any], num_tensors: int) -> tuple[tuple[Any, ...], Backend]:
     """Turn the leading `num_tensors` arguments into Tensors of one backend, and say which one.
 
-    Numbers become scalars of the dtype that the tensor operands ask for; on a backend that computes nothing, NumPy tensors (sizes
-    live on the host) are taken as operands too.
+    Numbers become scalars of the dtype that the tensor operands ask for; on a backend that computes nothing, NumPy
+    tensors (sizes live on the host) are taken as operands too.
     """
     from rf._core import Tensor
 
@@ -92,7 +92,8 @@ def _operand(name: str, x: Any, backend: Backend, beside: str | None, device: st
 
 
 def scalar(backend: Backend, value: bool | int | float | complex, dtype: str) -> Tensor:
-    """The cached 0-dim tensor of a Python number; it lies on the host, which every kernel accepts beside tensors elsewhere."""
+    """The cached 0-dim tensor of a Python number; it lies on the host, which every kernel accepts beside tensors
+    elsewhere."""
     from rf._core import make_tensor
 
     key = (type(value), value, dtype) if value == value and value != 0 else (type(value), repr(value), dtype)
@@ -103,7 +104,8 @@ def scalar(backend: Backend, value: bool | int | float | complex, dtype: str) ->
             info = numpy.iinfo(dtype)
             if not info.min <= value <= info.max:
                 raise RfError(
-                    f"the number {value} does not fit {dtype} ({info.min}..{info.max}); cast the tensor to a wider dtype first"
+                    f"the number {value} does not fit {dtype} ({info.min}..{info.max}); "
+                    "cast the tensor to a wider dtype first"
                 )
         if len(cache) > 10_000:
             cache.clear()
@@ -149,7 +151,8 @@ def check_new(t: Tensor, sparse_dim: Dim | None, feature_dim: Dim | None, featur
         entry = (id(d.base), d.match_priority)
         if entry in seen:
             raise DimError(
-                f"Tensor {t.name or ''} with dims {{{', '.join(map(repr, t.dims))}}}: {d!r} occurs twice. Give one of them "
+                f"Tensor {t.name or ''} with dims {{{', '.join(map(repr, t.dims))}}}: {d!r} occurs twice. "
+                "Give one of them "
                 "another dim (rf.replace_dim), or, for a square parameter, dim.copy(match_priority=1)."
             )
         seen.add(entry)
@@ -183,7 +186,8 @@ def check_set_dtype(t: Tensor, dtype: str) -> None:
 
 
 def check_raw(t: Tensor, raw: Any) -> Backend:
-    """Check that `raw` fits the dims and dtype of `t`; returns its backend. Dims of unknown size take theirs from the array."""
+    """Check that `raw` fits the dims and dtype of `t`; returns its backend. Dims of unknown size take theirs from the
+    array."""
     backend = backend_of_raw(raw)
     if backend is None:
         raise TypeError(_not_raw(raw))
@@ -202,7 +206,8 @@ def check_raw(t: Tensor, raw: Any) -> Backend:
         extent = d.base.get_extent()
         if extent != n:
             raise ShapeError(
-                f"{_named(t)}: axis {axis} of the raw tensor {tuple(shape)} has length {n}, but dim {d!r} has {extent}; dims are {_dims(t.dims)}"
+                f"{_named(t)}: axis {axis} of the raw tensor {tuple(shape)} has length {n}, "
+                f"but dim {d!r} has {extent}; dims are {_dims(t.dims)}"
                 + (". Fill the dim anew for this batch (dim.fill or dim.reset_eager)." if d.dynamic else "")
             )
     return backend

@@ -78,7 +78,8 @@ class TensorMethods:
         return out
 
     def get_axis_from_description(self, dim: Dim | int, allow_int: bool = False) -> int:
-        """The axis of `dim`; where a dim occurs twice, that of the highest match priority. Raises DimError if absent."""
+        """The axis of `dim`; where a dim occurs twice, that of the highest match priority. Raises DimError if
+        absent."""
         if isinstance(dim, int):
             if not allow_int:
                 raise TypeError(f"expected a Dim, got the int {dim}; axes are addressed by dims")
@@ -156,7 +157,8 @@ class TensorMethods:
         return OPS["permute"](self, dims)
 
     def copy_compatible_to_dims(self, dims: Sequence[Dim], unbroadcast: bool = False) -> Tensor:
-        """Axes in the order of `dims`, with a new dim of size 1 for each that self lacks (expanded to its size if `unbroadcast`)."""
+        """Axes in the order of `dims`, with a new dim of size 1 for each that self lacks (expanded to its size if
+        `unbroadcast`)."""
         from rf._dim import Dim
 
         missing = [d for d in dims if d not in self.dims]
@@ -178,8 +180,8 @@ class TensorMethods:
         return x.backend.kernels["unsqueeze"](x.raw_tensor, new_axes)
 
     def copy_masked(self, mask_value: Any, *, dims: Sequence[Dim] | None = None) -> Tensor:
-        """`mask_value` in the padding of every dim (of `dims`, default all) that needs masking; dims whose size dims are absent are
-        skipped."""
+        """`mask_value` in the padding of every dim (of `dims`, default all) that needs masking; dims whose size dims
+        are absent are skipped."""
         own = self.dims if dims is None else [d for d in dims if d in self.dims]
         masked = tuple(d for d in own if d.need_masking() and all(s in self.dims for s in d.base.size_dims))
         return OPS["copy_masked"](self, mask_value, masked) if masked else self.copy()
@@ -224,12 +226,14 @@ class TensorMethods:
 
     def __bool__(self) -> bool:
         raise TypeError(
-            f"the truth value of {self!r} is not defined; use x.item() for a scalar on the host, rf.where or rf.cond to choose by it"
+            f"the truth value of {self!r} is not defined; use x.item() for a scalar on the host, "
+            "rf.where or rf.cond to choose by it"
         )
 
     def __getitem__(self, key: Any) -> Any:
         raise TypeError(
-            f"x[...] is not supported on {self!r}; use rf.gather(x, indices=..., axis=dim) or rf.slice(x, axis=dim, ...)"
+            f"x[...] is not supported on {self!r}; "
+            "use rf.gather(x, indices=..., axis=dim) or rf.slice(x, axis=dim, ...)"
         )
 
     def __iter__(self) -> Any:

@@ -1,11 +1,12 @@
 """The contract between rf and an array library: raw arrays, ints and tuples of ints in, raw arrays out.
 
-A backend never sees a Tensor or a Dim. Everything about dims, masks, broadcasting and dtypes has been decided before a method here is called:
-operands already broadcast by position against each other and have equal dtypes unless said otherwise. A method that the ops
-call through a plan is a *kernel*: tensor operands first, then static arguments, all positional.
+A backend never sees a Tensor or a Dim. Everything about dims, masks, broadcasting and dtypes has been decided before a
+method here is called: operands already broadcast by position against each other and have equal dtypes unless said
+otherwise. A method that the ops call through a plan is a *kernel*: tensor operands first, then static arguments, all
+positional.
 
-Primitives are abstract. Derived kernels have a default written in primitives, which a backend overrides where it has a fused one.
-Axes are non-negative ints; `axes` is a tuple of them in ascending order.
+Primitives are abstract. Derived kernels have a default written in primitives, which a backend overrides where it has a
+fused one. Axes are non-negative ints; `axes` is a tuple of them in ascending order.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Shape = tuple[int, ...]
 
 
 class KernelTable(dict[str, Callable[..., Any]]):
-    """Kernels of a backend by name, bound at first use. The profiler puts recording versions in here and takes them out again."""
+    """Kernels of a backend by name, bound at first use. The profiler puts recording versions in here and takes them out
+    again."""
 
     def __init__(self, backend: Backend):
         super().__init__()
@@ -88,7 +90,8 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         """A raw array with the values of `x`. May share memory."""
 
     def constant(self, x: numpy.ndarray, dtype: str, device: str | None = None) -> Raw:
-        """Like `from_numpy`, for arrays that are kept: not affected by a mode of the framework (tracing, ...) that is on right now."""
+        """Like `from_numpy`, for arrays that are kept: not affected by a mode of the framework (tracing, ...) that is
+        on right now."""
         return self.from_numpy(x, dtype, device)
 
     @abc.abstractmethod
@@ -189,7 +192,8 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         return tuple(self.select(x, axis, i) for i in range(size))
 
     def unfold(self, x: Raw, axis: int, size: int, step: int) -> Raw:
-        """All windows of `size` frames, every `step` frames: the axis counts windows, a new last axis the frames in them."""
+        """All windows of `size` frames, every `step` frames: the axis counts windows, a new last axis the frames in
+        them."""
         num = (self.shape_of(x)[axis] - size) // step + 1
         frames = (self.slice(x, axis, i, i + (num - 1) * step + 1, step) for i in range(size))
         return self.stack(*frames, len(self.shape_of(x)))
@@ -326,7 +330,7 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
     def logaddexp(self, x: Raw, y: Raw) -> Raw:
         """log(exp(x) + exp(y)), stable."""
 
-    # -- reductions: the axes are removed. max, min and the arg versions never see an empty axis of masked rows only: see rf.ops.reduce.
+    # -- reductions: the axes are removed. Over no elements, max is -inf and min inf (or the extreme integer).
 
     @abc.abstractmethod
     def sum(self, x: Raw, axes: Shape) -> Raw: ...
@@ -364,14 +368,15 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
 
     @abc.abstractmethod
     def contract(self, a: Raw, b: Raw, num_common: int, num_a: int, num_reduce: int, num_b: int) -> Raw:
-        """(common..., a..., reduce...) x (common..., reduce..., b...) -> (common..., a..., b...), summing over reduce."""
+        """(common..., a..., reduce...) x (common..., reduce..., b...) -> (common..., a..., b...), summing over
+        reduce."""
 
     def linear(self, x: Raw, weight: Raw, bias: Raw | None) -> Raw:
         """(..., in) x (in, out) + (out) -> (..., out)."""
         y = self.contract(x, weight, 0, len(self.shape_of(x)) - 1, 1, 1)
         return y if bias is None else self.add(y, bias)
 
-    # -- normalizing. `mask` is a bool array that broadcasts against x; the values of x where it is False must not matter.
+    # -- normalizing. `mask` is a bool array that broadcasts against x; values of x where it is False must not matter.
 
     @abc.abstractmethod
     def softmax(self, x: Raw, axis: int) -> Raw: ...
@@ -390,7 +395,8 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         return self.where(mask, self.log_softmax(self.where(mask, x, low), axis), self._like(x, -math.inf))
 
     def layer_norm(self, x: Raw, scale: Raw | None, bias: Raw | None, num_axes: int, eps: float) -> Raw:
-        """Zero mean and unit (biased) variance over the last `num_axes` axes, then * scale + bias (shaped like these axes)."""
+        """Zero mean and unit (biased) variance over the last `num_axes` axes, then * scale + bias (shaped like these
+        axes)."""
         n = len(self.shape_of(x))
         axes = tuple(range(n - num_axes, n))
         centered = self.sub(x, self.unsqueeze(self.mean(x, axes), axes))
@@ -427,12 +433,14 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         """(values, int32 indices), equal values in their original order; NaN counts as larger than anything."""
 
     def top_k(self, x: Raw, axis: int, k: int, in_order: bool) -> tuple[Raw, Raw]:
-        """(values, int32 indices) of the k largest, largest first unless not `in_order`; the first ones of equal values."""
+        """(values, int32 indices) of the k largest, largest first unless not `in_order`; the first ones of equal
+        values."""
         values, indices = self.sort(x, axis, True)
         return self.slice(values, axis, 0, k, 1), self.slice(indices, axis, 0, k, 1)
 
     def search_sorted(self, sorted_: Raw, values: Raw, num_batch: int, right: bool) -> Raw:
-        """How many of `sorted_` (batch..., n) are less (`right`: or equal) than each of `values` (batch..., rest...); int32."""
+        """How many of `sorted_` (batch..., n) are less (`right`: or equal) than each of `values` (batch..., rest...);
+        int32."""
         num_rest = len(self.shape_of(values)) - num_batch
         entries = self.unsqueeze(sorted_, tuple(range(num_batch, num_batch + num_rest)))
         each = self.unsqueeze(values, (num_batch + num_rest,))
@@ -503,7 +511,8 @@ def backend_names() -> tuple[str, ...]:
 def get_backend(name: str) -> Backend:
     """The backend called `name`, loaded at first use.
 
-    Raises UserError for an unknown name and BackendMissingError, which says what to install, when its framework cannot be imported.
+    Raises UserError for an unknown name and BackendMissingError, which says what to install, when its framework cannot
+    be imported.
     """
     backend = _BACKENDS.get(name)
     if backend is None:
@@ -532,7 +541,8 @@ def loaded_backends() -> tuple[Backend, ...]:
 
 
 def backend_of_raw(raw: Any) -> Backend | None:
-    """The backend that owns an array, by its type; None when no backend does. Loads the backend when its framework is in use."""
+    """The backend that owns an array, by its type; None when no backend does. Loads the backend when its framework is
+    in use."""
     cls = type(raw)
     backend = _BY_RAW_TYPE.get(cls)
     if backend is None:
@@ -548,8 +558,8 @@ def backend_of_raw(raw: Any) -> Backend | None:
 
 
 def selected_backend() -> Backend:
-    """The backend for new tensors: of the innermost `use_backend`, else of `select_backend`, else RF_BACKEND, else torch if
-    it is installed, else numpy."""
+    """The backend for new tensors: of the innermost `use_backend`, else of `select_backend`, else RF_BACKEND, else
+    torch if it is installed, else numpy."""
     return get_backend(selected_backend_name())
 
 

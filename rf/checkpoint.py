@@ -1,8 +1,8 @@
 """Parameters in files, whatever the backend: safetensors, keyed by the attribute paths of the parameters.
 
-Any tool that reads safetensors reads them. The metadata holds the dims of every parameter. Tensors whose names start with
-``/`` are not parameters: a training run keeps its optimizer and random states in the same file (:mod:`rf.train`), and
-:func:`load_params` leaves them out.
+Any tool that reads safetensors reads them. The metadata holds the dims of every parameter. Tensors whose names start
+with ``/`` are not parameters: a training run keeps its optimizer and random states in the same file (:mod:`rf.train`),
+and :func:`load_params` leaves them out.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def save_params(
     """Writes parameters to a safetensors file, which replaces an older one atomically.
 
     Args:
-        values: a module, of which all parameters are saved (a tied one once, under its first name), or Tensors and arrays
-            by name.
+        values: a module, of which all parameters are saved (a tied one once, under its first name), or Tensors and
+            arrays by name.
         step, epoch: kept in the metadata.
 
     Raises:
@@ -104,7 +104,7 @@ def check_params_complete(model: Module, params: Mapping[str, Any], *, allow_mis
     Args:
         model: has the wanted parameters.
         params: arrays by name.
-        allow_missing: whether `params` may lack some. Those declared ``non_critical_for_restore`` may always be missing.
+        allow_missing: whether `params` may lack some. Those that are ``non_critical_for_restore`` may always be missing.
 
     Returns:
         the names that are in both, in the order of the model: what to set.
@@ -124,10 +124,8 @@ def check_params_complete(model: Module, params: Mapping[str, Any], *, allow_mis
     differing = [name for name in common if np.shape(params[name]) != _shape(own[name])]
     if differing:
         name = differing[0]
-        dims = ", ".join(map(repr, own[name].dims))
-        problems.append(
-            f"parameter {name} has shape {tuple(np.shape(params[name]))}, the model has {{{dims}}}{_and_more(differing)}"
-        )
+        shape, dims = tuple(np.shape(params[name])), ", ".join(map(repr, own[name].dims))
+        problems.append(f"parameter {name} has shape {shape}, the model has {{{dims}}}{_and_more(differing)}")
     if problems:
         raise UserError("these are parameters of another model: " + "; ".join(problems))
     return common

@@ -1,15 +1,16 @@
 """Data types are strings, the same for every backend; promotion is decided here and nowhere else.
 
-Promotion never looks at values and never depends on the backend: the wider kind wins (bool < int < float < complex), inside a kind
-the wider type wins, and `float16` with `bfloat16` gives `float32`. A Python number adapts to the tensor it meets: an int keeps
-the tensor's dtype, a float turns an integer tensor into the default float dtype (numerics of torch's promotion for scalars).
+Promotion never looks at values and never depends on the backend: the wider kind wins (bool < int < float < complex),
+inside a kind the wider type wins, and `float16` with `bfloat16` gives `float32`. A Python number adapts to the tensor
+it meets: an int keeps the tensor's dtype, a float turns an integer tensor into the default float dtype (numerics of
+torch's promotion for scalars).
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 
 from rf._errors import RfError
 from rf._registry import OPS
@@ -58,7 +59,7 @@ def kind(dtype: str) -> int:
     return _KIND[dtype]
 
 
-@lru_cache(maxsize=None)
+@cache
 def result_type(a: str, b: str) -> str:
     """The dtype of an arithmetic result of two tensors of dtypes `a` and `b`."""
     if a == b:

@@ -1,7 +1,7 @@
 """Optimizers: what changes the parameters after the gradients are known.
 
-:class:`Optimizer` is what a training loop sees of one. Arrays of its state are NumPy arrays by parameter name, so that a
-checkpoint does not depend on the backend.
+:class:`Optimizer` is what a training loop sees of one. Its state is NumPy arrays by parameter name, so a checkpoint does
+not depend on the backend.
 """
 
 from __future__ import annotations
@@ -68,18 +68,19 @@ def adamw(
     p = p - rate * decay * p - rate * m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps).
 
     Args:
-        parameters: as ``model.named_parameters()`` gives them; those that are not trainable are left out. All of them on
-            the same backend, one that has gradients.
+        parameters: as ``model.named_parameters()`` gives them; those that are not trainable are left out. All on the
+            same backend, one that has gradients.
         betas, eps: b1, b2 and eps.
-        weight_decay: decay of the parameters with at least two dims; biases and scales have none. The ``weight_decay`` of
-            a parameter, when not 0, takes its place.
+        weight_decay: decay of the parameters with at least two dims; biases and scales have none. The ``weight_decay``
+            of a parameter, when not 0, takes its place.
         max_gradient_norm: where the norm of the gradient, over all parameters together, exceeds it, the gradient is
             scaled down to it.
 
     Raises:
         BackendError: if the backend has no gradients, or has no optimizer here yet.
 
-    Source: Loshchilov and Hutter, 2019, arXiv:1711.05101; numerics of torch.optim.AdamW. Clipping: Pascanu et al., 2013.
+    Source: Loshchilov and Hutter, 2019, arXiv:1711.05101; numerics of torch.optim.AdamW. Clipping: Pascanu et al.,
+    2013, arXiv:1211.5063.
     """
     trainable = [(name, p) for name, p in parameters if p.trainable]
     if not trainable:

@@ -18,10 +18,11 @@ __all__ = ["TensorDict"]
 class TensorDict:
     """Named Tensors; `data` is the dict.
 
-    Declared once with templates, it is filled from raw arrays for every batch: `assign_from_raw_tensor_dict_` sets the sizes of the
-    dims and the data, in place.
+    Declared once with templates, it is filled from raw arrays for every batch: `assign_from_raw_tensor_dict_` sets the
+    sizes of the dims and the data, in place.
 
-    :param data: name -> Tensor, or name -> dict of arguments for Tensor (without the name); or an iterable of Tensors that have names.
+    :param data: name -> Tensor, or name -> dict of arguments for Tensor (without the name); or an iterable of Tensors
+        that have names.
     """
 
     def __init__(self, data: Mapping[str, Any] | Iterable[Tensor] | None = None) -> None:
@@ -33,7 +34,7 @@ class TensorDict:
         """Add or replace entries. `auto_convert`: also take dicts of arguments for Tensor."""
         if isinstance(data, TensorDict):
             data = data.data
-        items = data.items() if isinstance(data, Mapping) else [(t.name, t) for t in data]
+        items: Any = data.items() if isinstance(data, Mapping) else [(t.name, t) for t in data]
         for name, value in items:
             if name is None:
                 raise RfError(f"TensorDict: the tensor {value!r} has no name; give a dict of name -> Tensor")
@@ -89,10 +90,11 @@ class TensorDict:
     ) -> None:
         """Fill data and sizes from raw arrays, in place; whatever was there before is forgotten.
 
-        :param raw_tensor_dict: `name` -> array of a backend (NumPy arrays are converted to the selected backend), and `name:size<axis>` ->
-            int array with the sizes of the dynamic dim at that axis. A dim without sizes of its own (the batch) takes its size from the
+        :param raw_tensor_dict: `name` -> array of a backend (NumPy arrays are converted to the selected backend), and
+            `name:size<axis>` -> int array with the sizes of the dynamic dim at that axis. A dim without sizes of its
+            own (the batch) takes its size from the arrays.
+        :param with_scalar_dyn_sizes: whether sizes without dims are in the dict; without them they are taken from the
             arrays.
-        :param with_scalar_dyn_sizes: whether sizes without dims are in the dict; without them they are taken from the arrays.
         :param duplicate_dims_are_excluded: the sizes of a dim that occurs several times are given once only.
 
         Raises RfError when an entry is missing, and ShapeError or DimError when an array does not fit its dims.

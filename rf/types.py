@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Union
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["GetModelFunc", "ItemKeyType", "RawTensorTypes", "StepFunc"]
 
-RawTensorTypes = Union[int, float, complex, numpy.number, numpy.ndarray, bool, str]
+RawTensorTypes = int | float | complex | numpy.number | numpy.ndarray | bool | str
 """Numbers and arrays of Python and NumPy that stand for a tensor."""
 
-ItemKeyType = Union[RawTensorTypes, Tensor, slice, Sequence[Union[RawTensorTypes, Tensor, slice]]]
+ItemKeyType = RawTensorTypes | Tensor | slice | Sequence[RawTensorTypes | Tensor | slice]
 """Keys of `rf.Parameter.assign_key`."""
 
 

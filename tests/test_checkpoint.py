@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import rf
 import safetensors.numpy
+
+import rf
 from rf import checkpoint
 from rf._files import replacing, write_json
 from rf.checkpoint import check_params_complete, load_params, load_torch_checkpoint, restore_params, save_params

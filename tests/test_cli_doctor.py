@@ -74,7 +74,11 @@ def test_settings_count_as_needs(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     ("name", "value", "message"),
     [
         ("RF_BACKEND", "jaxx", "rf doctor: RF_BACKEND: unknown backend 'jaxx'; choose one of: numpy"),
-        ("RF_TORCH_NATIVE", "maybe", "rf doctor: environment variable RF_TORCH_NATIVE: 'maybe' is not valid, use one of: 0, 1"),
+        (
+            "RF_TORCH_NATIVE",
+            "maybe",
+            "rf doctor: environment variable RF_TORCH_NATIVE: 'maybe' is not valid, use one of: 0, 1",
+        ),
     ],
 )
 def test_bad_settings(

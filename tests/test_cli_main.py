@@ -83,7 +83,10 @@ def test_exit_status_of_the_command(status: int, command: Callable) -> None:
     ("error", "line"),
     [
         (rf.UserError("a.wav: is empty; record it"), "rf doctor: a.wav: is empty; record it"),
-        (rf.DimError("add: dims differ:\n  a: {T=3}\n  b: {S=3}\nName them."), "rf doctor: add: dims differ: a: {T=3}; b: {S=3}; Name them."),
+        (
+            rf.DimError("add: dims differ:\n  a: {T=3}\n  b: {S=3}\nName them."),
+            "rf doctor: add: dims differ: a: {T=3}; b: {S=3}; Name them.",
+        ),
         (rf.ShapeError("the shape"), "rf doctor: the shape"),
         (rf.BackendMissingError("no torch"), "rf doctor: no torch"),
     ],
@@ -157,6 +160,8 @@ def test_as_a_process() -> None:
 
 
 def test_command_line_loads_no_framework() -> None:
-    code = "import sys; from rf.cli import main; main(['--version']); print('torch' in sys.modules, 'rich' in sys.modules)"
+    code = (
+        "import sys; from rf.cli import main; main(['--version']); print('torch' in sys.modules, 'rich' in sys.modules)"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout.endswith("False False\n")

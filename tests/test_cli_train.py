@@ -1,4 +1,4 @@
-"""``rf train`` and ``rf eval`` on a toy model and, once, on the real one: what they print, keep, refuse, and survive."""
+"""``rf train`` and ``rf eval`` on a toy model and, once, on the real one: what they print, keep, refuse and survive."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
+import toy_model
 from rich.console import Console
 
 import rf
@@ -24,9 +26,14 @@ from rf.cli import main
 from rf.cli._interrupt import StopRequest
 from rf.cli._progress import Meter, TrainProgress
 from rf.train import CHECKPOINT, load_run
-from toy_model import toy  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.needs("torch")
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    yield from toy_model.installed(monkeypatch)
+
 
 SMALL = ["--max-sequences", "20", "--batch-size", "6", "--lr", "0.01", "--warmup", "5"]
 
@@ -93,7 +100,10 @@ def test_bad_checkpoint_is_not_overwritten(tmp_path: Path, toy: str, capsys: pyt
     for content in good[: len(good) // 2], b"not a checkpoint":
         path.write_bytes(content)
         capsys.readouterr()
-        for argv in (["train", "--out", str(tmp_path), "--steps", "2", "--resume"], ["eval", "--checkpoint", str(path)]):
+        for argv in (
+            ["train", "--out", str(tmp_path), "--steps", "2", "--resume"],
+            ["eval", "--checkpoint", str(path)],
+        ):
             assert main(argv) == 2
             assert f"{path}: cut short, damaged or not safetensors" in one_error_line(capsys)
         assert path.read_bytes() == content
@@ -107,7 +117,10 @@ def test_bad_checkpoint_is_not_overwritten(tmp_path: Path, toy: str, capsys: pyt
         (["--workers", "-1"], "rf train: --workers -1: must be at least 0"),
         (["--resume"], "no such file, there is nothing to resume"),
         (["--backend", "torhc"], "rf train: unknown backend 'torhc'; choose one of"),
-        (["--backend", "numpy"], "rf train: AdamW: the parameters are on backend numpy; training needs the backend torch"),
+        (
+            ["--backend", "numpy"],
+            "rf train: AdamW: the parameters are on backend numpy; training needs the backend torch",
+        ),
         (["--backend", "meta"], "training needs the backend torch"),
         (["--model", "toyy"], "rf train: unknown model 'toyy'; choose one of: conformer-ctc-aed, toy"),
         (["--preset", "huge"], "rf train: unknown preset 'huge' of model toy; choose one of: small, large"),
@@ -234,7 +247,19 @@ def test_eval_of_another_kind_of_data(
 
 
 def process(out: Path, *args: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-u", "-m", "rf.cli", "train", "--preset", "tiny", "--batch-size", "4", "--out", str(out)]
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "rf.cli",
+        "train",
+        "--preset",
+        "tiny",
+        "--batch-size",
+        "4",
+        "--out",
+        str(out),
+    ]
     env = {name: value for name, value in os.environ.items() if not name.startswith("RF_") or name == "RF_CORE"}
     return subprocess.Popen([*command, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 

@@ -46,7 +46,9 @@ def train(model: Model, optimizer: Optimizer, steps: range) -> list[float]:
 @pytest.mark.parametrize("max_norm", [None, 1.0])
 def test_matches_torch(max_norm: float | None) -> None:
     model = Model()
-    optimizer = adamw(model.named_parameters(), betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1, max_gradient_norm=max_norm)
+    optimizer = adamw(
+        model.named_parameters(), betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1, max_gradient_norm=max_norm
+    )
     norms = train(model, optimizer, range(4))
 
     weight = torch.tensor(np.arange(6.0).reshape(3, 2) / 7, dtype=torch.float32, requires_grad=True)
@@ -91,7 +93,9 @@ def test_state_continues_exactly(dtype: str) -> None:
     optimizer = adamw(first.named_parameters())
     train(first, optimizer, range(3))
     state = optimizer.state()
-    assert set(state) == {f"{p}/{w}" for p in ("weight", "bias") for w in ("first_moment", "second_moment", "num_updates")}
+    assert set(state) == {
+        f"{p}/{w}" for p in ("weight", "bias") for w in ("first_moment", "second_moment", "num_updates")
+    }
     train(first, optimizer, range(3, 4))  # the state is a copy
     second = Model(dtype)
     train(second, adamw(second.named_parameters()), range(3))

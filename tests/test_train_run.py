@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,20 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+import toy_model
 
 import rf
 from rf import checkpoint
 from rf.data import NumbersDataset
 from rf.train import CHECKPOINT, CTC, DataOptions, Feed, Run, RunOptions, decode, evaluate, load_run
 from rf.train.options import data_fingerprint
-from toy_model import toy  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.needs("torch")
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    yield from toy_model.installed(monkeypatch)
 
 
 def options(**given: object) -> RunOptions:

@@ -73,9 +73,8 @@ class Toy(models.Model):
         return [labels[:beam_size] for labels in self.greedy_ctc(inputs, in_spatial_dim)]
 
 
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of the model, which is in the registry during the test."""
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The body of a fixture: gives the name of the model, which is in the registry during the test, and selects torch."""
     monkeypatch.setitem(models.MODELS, NAME, Toy)
     # What a command selects is undone, too.
     monkeypatch.setattr(backend, "_selected", "torch")

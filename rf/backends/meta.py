@@ -1,7 +1,9 @@
-"""The backend that computes nothing: tensors have dims, a dtype and no data, so a step costs what the frontend itself costs.
+"""The backend that computes nothing: tensors have dims, a dtype and no data, so a step costs what the frontend itself
+costs.
 
-Sequence lengths stay real: they belong to dims, live on the host, and size tensors are NumPy tensors, which may be mixed with meta tensors
-in any op. What would need a value (a Python number, a branch, a length computed from data) raises BackendError.
+Sequence lengths stay real: they belong to dims, live on the host, and size tensors are NumPy tensors, which may be
+mixed with meta tensors in any op. What would need a value (a Python number, a branch, a length computed from data)
+raises BackendError.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ def _nothing(*_args: Any) -> Raw:
 
 def _no_data(what: str) -> NoReturn:
     raise BackendError(
-        f"the meta backend computes nothing, so {what} does not exist. Control flow and lengths must not depend on tensor values there; "
+        f"the meta backend computes nothing, so {what} does not exist. Control flow and lengths must not depend on "
+        "tensor values there; "
         "run this part on a real backend (rf.use_backend('torch'))."
     )
 
@@ -78,4 +81,4 @@ MetaBackend.__abstractmethods__ = frozenset()
 
 def create() -> Backend:
     """The meta backend."""
-    return MetaBackend()
+    return MetaBackend()  # type: ignore[abstract]

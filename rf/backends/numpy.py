@@ -1,5 +1,8 @@
 """NumPy: the reference. Forward only, and as close to the formula as possible; speed is no aim here."""
 
+# Framework functions that are kernels as they are, under their own parameter names.
+# pyright: reportAssignmentType=false, reportIncompatibleMethodOverride=false
+
 from __future__ import annotations
 
 import math

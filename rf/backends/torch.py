@@ -3,6 +3,9 @@
 This is the reference for the native path (`_torch_native`), and what runs where that is not built.
 """
 
+# Framework functions that are kernels as they are, under their own parameter names.
+# pyright: reportAssignmentType=false, reportIncompatibleMethodOverride=false
+
 from __future__ import annotations
 
 import contextlib
@@ -23,11 +26,9 @@ from rf.backend import Backend, Raw, Shape, get_backend
 from rf.backends import _torch_native
 from rf.backends._torch_index import IndexKernels
 from rf.backends._torch_nn import TorchNnKernels
+from rf.dtypes import ALL
 
-_DTYPES: dict[str, torch.dtype] = {
-    name: getattr(torch, name)
-    for name in "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128".split()
-}
+_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ALL if name != "string"}
 _NAMES = {v: k for k, v in _DTYPES.items()}
 
 
@@ -131,7 +132,7 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
         return x[(slice(None),) * axis + (slice(start, stop, step),)]
 
     def split(self, x: Raw, axis: int, sizes: Shape) -> tuple[Raw, ...]:
-        return torch.split(x, sizes, axis)
+        return torch.split(x, list(sizes), axis)
 
     def flip(self, x: Raw, axis: int) -> Raw:
         return torch.flip(x, (axis,))

@@ -1,4 +1,4 @@
-"""The command ``rf``: one module here per subcommand, with ``add_arguments(parser)`` and ``run(args) -> exit status``."""
+"""The command ``rf``: a module here for each subcommand, with ``add_arguments(parser)`` and ``run(args) -> status``."""
 
 from __future__ import annotations
 

@@ -82,7 +82,9 @@ def _native_core() -> Finding:
     core, detail = _native.build_note()
     if _core.NATIVE:
         # A note of another build can lie there, when the core was compiled by hand since.
-        return Finding("core=native", True, detail if core == "native" else str(sys.modules["rf._native._core"].__file__))
+        return Finding(
+            "core=native", True, detail if core == "native" else str(sys.modules["rf._native._core"].__file__)
+        )
     reason = _core.NOTE
     if core == "python":
         reason += f"; at installation: {detail}"

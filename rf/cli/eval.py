@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     data = options.open(split="eval", seed=saved.options.seed, vocab=saved.vocab, sampling_rate=saved.sampling_rate)
     if (data.feature_dim, data.sampling_rate) != (saved.feature_dim, saved.sampling_rate):
         raise UserError(
-            f"--data {options.data}: the model in {saved.path} was trained on data of another kind, {saved.options.data}"
+            f"--data {options.data}: not of the kind that {saved.path} was trained on, which is {saved.options.data}"
         )
     model, feed = saved.make_model()
     for notice in data.notices:

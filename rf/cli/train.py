@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains. 0 when the last step is done; 128 + the signal, 130 for ctrl-C, when it was stopped, with a checkpoint saved."""
+    """Trains. 0 when the last step is done; 130 after ctrl-C (128 + the signal), with a checkpoint saved."""
     check_at_least(args, steps=1, save_every=1, eval_every=0, workers=0)
     out = Path(args.out)
     if not args.resume and (out / CHECKPOINT).exists():

@@ -30,7 +30,7 @@ def _plan_matmul(p: PlanBuilder, a: Tensor, b: Tensor, reduce: Dim | Sequence[Di
     if use_mask:
         masked = [d for d in reduce if d.dynamic and d.base.size_dims]
         for d in masked:
-            # The padding of both operands is cleared: 0 * NaN is NaN. One that lacks the size dims has no padding of its own.
+            # The padding of both operands is cleared: 0 * NaN is NaN. One that lacks the size dims has no own padding.
             full = [i for i in (0, 1) if all(s in dims[i] for s in d.base.size_dims or ())]
             for i in full or (0,):
                 slots[i], dims[i] = fill_padding(p, slots[i], dims[i], [d.base], 0)
@@ -38,7 +38,7 @@ def _plan_matmul(p: PlanBuilder, a: Tensor, b: Tensor, reduce: Dim | Sequence[Di
     rest = [[d for d in own if not any(d is r for r in red)] for own, red in zip(dims, reduced)]
     common = [d for d in rest[0] if any(same(d, o) for o in rest[1])]
     only = [[d for d in own if not any(same(d, c) for c in common)] for own in rest]
-    # The result begins with the dims of the larger operand, so that (weight, activations) does not come out with features first.
+    # The result begins with the dims of the larger operand: (weight, activations) does not put the features first.
     first, second = (1, 0) if not common and len(only[1]) > len(only[0]) else (0, 1)
     in_second = [next(o for o in dims[second] if same(o, c)) for c in common]
     x = p.permute(slots[first], dims[first], [*common, *only[first], *reduced[first]])
@@ -63,7 +63,8 @@ def matmul(a: Tensor, b: Tensor, *, reduce: Dim | Sequence[Dim], use_mask: bool 
 
     :param a: any dtype; unlike dtypes are promoted.
     :param b: likewise.
-    :param reduce: dims that both have. Where one occurs twice (square weight), the entry of highest match priority is meant.
+    :param reduce: dims that both have. Where one occurs twice (square weight), the entry of highest match priority is
+        meant.
     :param use_mask: padding of a dynamic reduced dim does not count, whatever it holds.
 
     Raises DimError when an operand lacks a reduced dim.
@@ -92,4 +93,5 @@ def _plan_linear(p: PlanBuilder, x: Tensor, weight: Tensor, bias: Tensor | None,
 
 
 linear = Op("linear", num_tensors=3, planner=_plan_linear)
-"""`linear(x, weight, bias | None, in_dim, out_dim)`: x {..., in} * weight {in, out} + bias {out} -> {..., out}, one fused kernel."""
+"""`linear(x, weight, bias | None, in_dim, out_dim)`: x {..., in} * weight {in, out} + bias {out} -> {..., out}, one
+fused kernel."""

@@ -147,7 +147,7 @@ def scan(
     :param ys: templates of the outputs of one step; needed only without sizes, when there may be no step at all.
     :param cond: cond(None, state) gives a bool Tensor {*cond_dims}; what is once False for a sequence stays so.
     :param body: body(x, state) gives the outputs of this frame, and the new state of the same structure. It also runs
-        for sequences that have ended.
+        for sequences that have ended; x is 0 there.
     :param max_seq_len: an upper bound of the number of steps without sizes: an int, or an int Tensor over dims of
         `cond_dims`.
     :param return_tensor_arrays: give the outputs as TensorArrays, for outputs whose dims vary from step to step.
@@ -189,7 +189,10 @@ def _arrays(templates: Any, unchecked: bool) -> Any:
 
 
 def _scan_over(dim: Dim, state: Any, xs: Any, ys: Any, body: Any, unchecked: bool) -> tuple[Any, Any]:
-    frames = map_structure(lambda x: None if x is None else TensorArray.unstack(x, axis=dim), xs)
+    # Without the padding: a gradient of 0 times NaN would come back through the steps that do not count.
+    frames = map_structure(
+        lambda x: None if x is None else TensorArray.unstack(x.copy_masked(0, dims=[dim]), axis=dim), xs
+    )
     outputs = None if ys is None else _arrays(ys, unchecked)
     tensors = [x for x in flatten((state, xs)) if isinstance(x, Tensor)]
     device = tensors[0].device if tensors else None

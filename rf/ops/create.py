@@ -41,7 +41,9 @@ def convert_to_tensor(
     name: str | None = None,
     _backend: str | None = None,
 ) -> Tensor:
-    """A Tensor of a number, a (nested) list, a NumPy array, or a raw array of any backend (not copied); a Tensor passes through.
+    """A Tensor of a number, a (nested) list, a NumPy array, or a raw array of any backend (not copied).
+
+    A Tensor passes through.
 
     :param dims: one per axis; default for lists and arrays: new static dims of the axes' lengths.
     :param dtype: default: that of an array; "bool", "int32" or the default float dtype for Python numbers.

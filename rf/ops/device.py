@@ -19,7 +19,7 @@ _default_device: str | None = None
 
 
 def copy_to_device(x: Tensor, device: str | None = None) -> Tensor:
-    """The Tensor on `device` (default: the default device); `x` itself when it is there, or when there is no such device notion."""
+    """The Tensor on `device` (default: the default device); `x` itself when it is there, or has no device."""
     device = device or _default_device
     if device is None or x.backend is None or not x.backend.computes or x.device in (None, device):
         return x

@@ -1,7 +1,7 @@
 """Elementwise ops: unary, binary, compare, select, cast. Broadcasting is decided here, by dims, never by position.
 
-The result has the union of the operands' dims. One operand must have all of them, unless the caller allows otherwise: two dims that merely have equal sizes
-must not make a square by accident.
+The result has the union of the operands' dims. One operand must have all of them, unless the caller allows otherwise:
+two dims that merely have equal sizes must not make a square by accident.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def _broadcast_error(name: str, operands: Sequence[Tensor], union: Sequence[Dim]
         lines.append(f"  {letter}: {t!r}, lacks {lacks}")
     lines.append(
         "If two of these dims are meant to be the same, use one Dim object for both (rf.replace_dim). "
-        f'If the outer product is meant, write rf.combine_bc(a, "{name}", b) (compare_bc, or allow_broadcast_all_sources=True).'
+        f'If the outer product is meant, write rf.combine_bc(a, "{name}", b) '
+        "(compare_bc, or allow_broadcast_all_sources=True)."
     )
     return "\n".join(lines)
 
@@ -205,11 +206,27 @@ ARITHMETIC = (
     "logaddexp",
 )
 LOGICAL = ("logical_and", "logical_or")
-FLOAT_UNARY = (
-    "exp expm1 log log1p sqrt rsqrt reciprocal sin cos tanh sigmoid log_sigmoid elu selu silu gelu erf".split()
-)  # an integer operand is cast to the default float dtype
-ANY_UNARY = "neg abs square sign relu ceil floor round identity logical_not".split()
-TEST_UNARY = "is_finite is_infinite is_neg_infinite".split()
+FLOAT_UNARY = [
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "sin",
+    "cos",
+    "tanh",
+    "sigmoid",
+    "log_sigmoid",
+    "elu",
+    "selu",
+    "silu",
+    "gelu",
+    "erf",
+]  # an integer operand is cast to the default float dtype
+ANY_UNARY = ["neg", "abs", "square", "sign", "relu", "ceil", "floor", "round", "identity", "logical_not"]
+TEST_UNARY = ["is_finite", "is_infinite", "is_neg_infinite"]
 
 _ops: dict[str, Op] = {name: _binary(name) for name in (*ARITHMETIC, *LOGICAL, *COMPARE)}
 _ops |= {name: _unary(name) for name in FLOAT_UNARY}
@@ -245,10 +262,10 @@ _cast = Op("cast", num_tensors=1, planner=_plan_cast)
 Op("copy_masked", num_tensors=2, planner=_plan_copy_masked, masked=True)
 
 _KIND_NAMES = {
-    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "max": "maximum", "min": "minimum",
-    "and": "logical_and", "or": "logical_or", "==": "equal", "!=": "not_equal", "<>": "not_equal", "<": "less", "<=": "less_equal",
-    ">": "greater", ">=": "greater_equal", "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
-    "ge": "greater_equal",
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "max": "maximum",
+    "min": "minimum", "and": "logical_and", "or": "logical_or", "==": "equal", "!=": "not_equal", "<>": "not_equal",
+    "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal", "eq": "equal", "ne": "not_equal",
+    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
 }  # fmt: skip
 
 
@@ -295,7 +312,8 @@ def compare(
     allow_broadcast_all_sources: bool | None = None,
     dim_order: Sequence[Dim] | None = None,
 ) -> Tensor:
-    """The comparison `kind` ("==", "less", ...); a bool Tensor. Dims as in `combine`. Operands of unlike dtypes are promoted first."""
+    """The comparison `kind` ("==", "less", ...); a bool Tensor. Dims as in `combine`. Operands of unlike dtypes are
+    promoted first."""
     op = _op_of_kind(kind, COMPARE)
     allow = bool(allow_broadcast_all_sources)
     return op(a, b, allow, tuple(dim_order)) if dim_order else op(a, b, allow)
@@ -309,7 +327,8 @@ def compare_bc(a: Operand, kind: str, b: Operand, *, dim_order: Sequence[Dim] | 
 def where(cond: Operand, true_: Operand, false_: Operand, *, allow_broadcast_all_sources: bool = False) -> Tensor:
     """`true_` where `cond` holds, else `false_`, elementwise.
 
-    Any operand may be a number. The gradient reaches only the side that was taken. Dims as in `combine`, over all three operands.
+    Any operand may be a number. The gradient reaches only the side that was taken. Dims as in `combine`, over all three
+    operands.
     """
     return _where(cond, true_, false_, allow_broadcast_all_sources)
 

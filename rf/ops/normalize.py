@@ -38,7 +38,8 @@ _log_softmax = Op("log_softmax", num_tensors=1, planner=_softmax_planner("log_so
 def softmax(a: Tensor, *, axis: Dim, use_mask: bool = True) -> Tensor:
     """exp(a) / sum over `axis` of exp(a): {..., axis} -> {..., axis}, float.
 
-    The padding of `axis` gets probability 0 whatever it holds; a sequence of length 0 gets zeros. `use_mask=False` treats it as frames.
+    The padding of `axis` gets probability 0 whatever it holds; a sequence of length 0 gets zeros. `use_mask=False`
+    treats it as frames.
     Raises DimError when `axis` is not a dim of `a`.
     """
     return _softmax(a, axis, use_mask)
@@ -73,7 +74,8 @@ def _norm_planner(kernel: str) -> Any:
 
 
 layer_norm = Op("layer_norm", num_tensors=3, planner=_norm_planner("layer_norm"))
-"""`layer_norm(x, scale | None, bias | None, in_dims, eps)`: Ba et al. 2016, arXiv:1607.06450; numerics of torch's layer_norm."""
+"""`layer_norm(x, scale | None, bias | None, in_dims, eps)`: Ba et al. 2016, arXiv:1607.06450; numerics of torch's
+layer_norm."""
 
 rms_norm = Op("rms_norm", num_tensors=3, planner=_norm_planner("rms_norm"))
 """`rms_norm(x, scale | None, bias | None, in_dims, eps)`: Zhang and Sennrich 2019, arXiv:1910.07467."""

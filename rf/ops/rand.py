@@ -19,9 +19,9 @@ from rf._errors import DimError, RfError
 from rf.backend import selected_backend
 from rf.ops import device as _device
 from rf.ops.elementwise import cast, combine, compare_bc, floor, minimum, safe_log
-from rf.ops.top import top_k
 from rf.ops.reduce import reduce_max, reduce_sum
 from rf.ops.sequence import cumsum
+from rf.ops.top import top_k
 
 __all__ = [
     "get_random_state",

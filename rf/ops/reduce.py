@@ -34,14 +34,16 @@ MODES = ("sum", "mean", "max", "min", "logsumexp", "any", "all", "argmax", "argm
 
 
 def masked_dims(dims: Sequence[Dim], axes: Sequence[Dim]) -> list[Dim]:
-    """Those of `dims` whose padding takes part when `axes` are reduced: masked axes, and dims whose sizes depend on an axis."""
+    """Those of `dims` whose padding takes part when `axes` are reduced: masked axes, and dims whose sizes depend on an
+    axis."""
     return [d for d in dims if d.size_dims and (d in axes or any(s in axes for s in d.size_dims))]
 
 
 def fill_padding(
     p: PlanBuilder, slot: Any, dims: Sequence[Dim], masked: Sequence[Dim], value: float
 ) -> tuple[Any, list[Dim]]:
-    """Emit `value` in the padding of the `masked` dims; size dims that the array lacks are put in front. Returns (slot, dims)."""
+    """Emit `value` in the padding of the `masked` dims; size dims that the array lacks are put in front. Returns (slot,
+    dims)."""
     missing: list[Dim] = []
     for d in masked:
         missing += [s for s in d.size_dims or () if s not in dims and s not in missing]
@@ -75,7 +77,7 @@ def _plan_reduce(p: PlanBuilder, x: Tensor, mode: str, axis: Dim | Sequence[Dim]
         raise DimError(f"{name}: takes exactly one axis, got {list(axes)}; merge the dims first (rf.merge_dims)")
     if mode in ("any", "all") and x.dtype != "bool":
         raise RfError(f"{name}: needs a bool tensor, got {x!r}")
-    # Entries of the same dim with different match priority (square parameters): the axis is the one of highest priority.
+    # Where a dim occurs twice (square parameters), the axis is the one of highest match priority.
     axes = tuple(x.dims[x.get_axis_from_description(d)] for d in axes)
     dtype = x.dtype
     if mode in ("mean", "logsumexp"):
@@ -108,7 +110,8 @@ def _plan_reduce(p: PlanBuilder, x: Tensor, mode: str, axis: Dim | Sequence[Dim]
 
 
 def _emit_mean(p: PlanBuilder, slot: Any, order: list[Dim], axes: Sequence[Dim], masked: list[Dim], dtype: str) -> Any:
-    """Masked sum / number of valid frames (at least 1: the mean over no frames is 0), and a plain mean over the other axes."""
+    """Masked sum / number of valid frames (at least 1: the mean over no frames is 0), and a plain mean over the other
+    axes."""
 
     def numbers(dims: Sequence[Dim]) -> tuple[int, ...]:
         return tuple(i for i, d in enumerate(order) if any(d is a for a in dims))
@@ -159,11 +162,11 @@ def reduce(
     """Reduce over one or several dims: {..., axis} -> {...}.
 
     :param source: bool for "any" and "all"; "mean" and "logsumexp" of integers are computed in the default float dtype.
-    :param mode: "sum", "mean", "max", "min", "logsumexp", "any", "all", "argmax" or "argmin" (one axis; the first of equal values; int32
-        indices with sparse dim `axis`).
+    :param mode: "sum", "mean", "max", "min", "logsumexp", "any", "all", "argmax" or "argmin" (one axis; the first of
+        equal values; int32 indices with sparse dim `axis`).
     :param axis: the dims to remove.
-    :param use_mask: count only valid frames. Also frames of a remaining dim are left out where they are padding for an index of
-        a reduced dim. Over no frames, sum and mean are 0, max is -inf, any is False.
+    :param use_mask: count only valid frames. Also frames of a remaining dim are left out where they are padding for an
+        index of a reduced dim. Over no frames, sum and mean are 0, max is -inf, any is False.
     :param distributed: sum over processes too; not available, raises RfError.
     :returns: if the source lacks dims that the sizes of an axis depend on, these appear in the result.
 

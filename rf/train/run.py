@@ -293,5 +293,6 @@ def load_run(path: str | os.PathLike[str]) -> SavedRun:
         return SavedRun(file, RunOptions.from_json(run.pop("options")), arrays=arrays, **run)
     except (TypeError, ValueError, KeyError) as exc:
         raise rf.UserError(
-            f"{file}: the description of the run in it cannot be understood ({exc}); use it with the version of rf that wrote it"
+            f"{file}: the description of the run in it cannot be understood ({exc}); use it with the version of rf "
+            "that wrote it"
         ) from exc

@@ -1,7 +1,9 @@
-"""Builds and loads the native torch path: `torch_native.cpp`, compiled against the torch that is installed, once per version.
+"""Builds and loads the native torch path: `torch_native.cpp`, compiled against the torch that is installed, once per
+version.
 
-The result is kept in the cache directory (RF_CACHE_DIR) under a name made of everything that it depends on. Several processes may come here at once: one compiles, the
-others wait. Without a compiler, or where the cache cannot be written, the torch backend in Python is used, and a notice says why.
+The result is kept in the cache directory (RF_CACHE_DIR) under a name made of everything that it depends on. Several
+processes may come here at once: one compiles, the others wait. Without a compiler, or where the cache cannot be
+written, the torch backend in Python is used, and a notice says why.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def load() -> ModuleType:
 
 
 def _command(torch: ModuleType) -> list[str]:
-    root = Path(torch.__file__).parent
+    root = Path(torch.__path__[0])
     lib = root / "lib"
     abi = int(torch.compiled_with_cxx11_abi())
     return [

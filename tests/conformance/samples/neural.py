@@ -107,14 +107,15 @@ SAMPLES: list[Sample] = [
       align_window_left=False, window_enforce_even=False),
     S("stft", "B T", in_spatial_dim="T", frame_step=1, frame_length=2, fft_length=4, masked=True, grad=False,
       window_use_frame_length=False),
-    S("stft", "B T", call=lambda d, x: rf.square(rf.abs(rf.stft(x, in_spatial_dim=d.T, frame_step=1, frame_length=4)[0])),
-      masked=True, id="power"),
+    S("stft", "B T", masked=True, id="power", call=lambda d, x: rf.square(rf.abs(
+        rf.stft(x, in_spatial_dim=d.T, frame_step=1, frame_length=4)[0]))),
     S("stft", "B P:float64", in_spatial_dim="P", frame_step=2, frame_length=4, grad=False, id="float64"),
     S("mel_filterbank", "B T G~pos", call=lambda d, x: rf.audio.mel_filterbank(
         x, in_dim=d.G, out_dim=d.F, sampling_rate=8000), out="B T *F"),
     S("log_mel_filterbank_from_raw", "B T", masked=True, call=lambda d, x: rf.audio.log_mel_filterbank_from_raw(
         x, in_spatial_dim=d.T, out_dim=d.F, sampling_rate=1000, window_len=0.004, step_len=0.001)),
-    S("specaugment", "B T *D", out="B T *D", ref=lambda x: x, call=lambda d, x: rf.audio.specaugment(x, spatial_dim=d.T)),
+    S("specaugment", "B T *D", out="B T *D", ref=lambda x: x, call=lambda d, x: rf.audio.specaugment(
+        x, spatial_dim=d.T)),
     S("specaugment", "B T *D", out="B T *D", values=False, id="on", call=lambda d, x: rf.audio.specaugment(
         x, spatial_dim=d.T, only_on_train=False)),
     S("random_mask", "B T *D", out="B T *D", ref=np.zeros_like, call=lambda d, x: rf.audio.random_mask(
@@ -139,7 +140,8 @@ SAMPLES: list[Sample] = [
     S("scaled_gradient", "B T *F", "scale=B", out="B T *F", grad=False),
     S("scaled_gradient", "B T:int32>V", scale=0, out="B T:int32>V"),
     S("scaled_gradient_ext", "B T *F", scale=0.5, shift=0.1, out="B T *F", grad=False),
-    S("scaled_gradient_ext", "B T *F", "scale=F", "shift=F", scale_shift_by_sum_over_axis="F", out="B T *F", grad=False),
+    S("scaled_gradient_ext", "B T *F", "scale=F", "shift=F", scale_shift_by_sum_over_axis="F", out="B T *F",
+      grad=False),
     # -- random numbers
     S("random_uniform", dims=["B", "T"], out="B T:float32", values=False),
     S("random_uniform", "minval=B", dims=["B", "T"], maxval=9, out="B T:float32", values=False),
@@ -148,7 +150,8 @@ SAMPLES: list[Sample] = [
     S("random_normal", dims=["B", "T"], out="B T:float32", values=False),
     S("random_normal", "stddev=B~pos", dims=["B", "T"], out="B T:float32", values=False),
     S("random_truncated_normal", dims=["B", "T"], out="B T:float32", values=False),
-    S("random_uniform", call=lambda d: rf.random_uniform([d.B, d.F], static=True, seed=3), out="B F:float32", id="static"),
+    S("random_uniform", call=lambda d: rf.random_uniform([d.B, d.F], static=True, seed=3), out="B F:float32",
+      id="static"),
     S("random_normal", call=lambda d: rf.random_normal([d.F], static=True, seed=3, dtype="float64"), out="F:float64",
       id="static"),
     S("random_truncated_normal", call=lambda d: rf.random_truncated_normal([d.F, d.G], static=True, seed=3),
