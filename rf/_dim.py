@@ -25,14 +25,15 @@ __all__ = ["Dim", "batch_dim", "single_step_dim"]
 class Sizes:
     """One filling: the sizes of a dim over its size dims, and everything cached that follows from them."""
 
-    __slots__ = ("values", "dims", "extent", "cache", "origin")
+    __slots__ = ("values", "dims", "extent", "cache", "raw")
 
-    def __init__(self, values: numpy.ndarray, dims: tuple[Dim, ...], origin: tuple[Backend, Any] | None = None):
+    def __init__(self, values: numpy.ndarray, dims: tuple[Dim, ...]):
         self.values = values
         self.dims = dims
         self.extent = int(values.max()) if values.size else 0
         self.cache: dict[int, Any] = {}
-        self.origin = origin  # the array that the sizes were given as: handed out again without a copy
+        self.raw: tuple[Backend, Any] | None = None  # the sizes as an array of the backend that last asked for it
+        values.flags.writeable = False
 
 
 class Dim(DimBase):
@@ -227,7 +228,6 @@ class Dim(DimBase):
             raise DimError(f"fill: {self!r} is static")
         if base.derivation is not None and base.derivation.kind != "same":
             raise DimError(f"fill: {self!r} follows from other dims; fill those")
-        origin = None
         if isinstance(sizes, Tensor):
             if sizes.backend is None:
                 raise DimError(f"fill {self!r}: the size tensor {sizes!r} has no data")
@@ -237,32 +237,30 @@ class Dim(DimBase):
                     "values; "
                     "lengths must come from host integers there"
                 )
-            dims = sizes.dims
-            if sizes.device in (None, "cpu"):
-                origin = (sizes.backend, sizes.raw_tensor)
+            over: Sequence[Dim] = sizes.dims
             values = sizes.backend.to_numpy(sizes.raw_tensor)
         else:
             values = numpy.asarray(sizes)
             if values.size == 0 and not isinstance(sizes, numpy.ndarray):
                 values = values.astype(numpy.int32)
+            over = dims if dims is not None else base._template or ()
         if values.dtype.kind not in "iu":
             raise DimError(f"fill {self!r}: sizes must be integers, got dtype {values.dtype}")
-        dims = tuple(dims) if dims is not None else base._template or ()
-        if values.ndim != len(dims):
+        if values.ndim != len(over):
             raise DimError(
-                f"fill {self!r}: sizes of shape {values.shape} need {values.ndim} size dims, got {list(dims)}"
+                f"fill {self!r}: sizes of shape {values.shape} need {values.ndim} size dims, got {list(over)}"
             )
         if values.size and values.min() < 0:
             raise DimError(f"fill {self!r}: sizes must be >= 0, got {int(values.min())}")
-        if any(d.base is base for d in dims):
+        if any(d.base is base for d in over):
             raise DimError(f"fill {self!r}: the sizes of a dim cannot depend on itself")
-        for n, d in zip(values.shape, dims):
+        for n, d in zip(values.shape, over):
             d.base.adopt_extent(n)
             if d.base.get_extent() != n:
-                raise DimError(f"fill {self!r}: sizes of shape {values.shape} do not fit their dims {list(dims)}")
+                raise DimError(f"fill {self!r}: sizes of shape {values.shape} do not fit their dims {list(over)}")
         # An own copy: the caller's array may change later.
         base.derivation = None
-        base._set_sizes(Sizes(numpy.array(values, dtype=numpy.int32), tuple(dims), origin))
+        base._set_sizes(Sizes(numpy.array(values, dtype=numpy.int32), tuple(over)))
         return self
 
     def _set_sizes(self, sizes: Sizes) -> None:
@@ -552,11 +550,9 @@ def _size_backend() -> Backend:
 
 
 def _size_raw(sizes: Sizes, backend: Backend) -> Any:
-    if sizes.origin is not None and sizes.origin[0] is backend and backend.dtype_of(sizes.origin[1]) == "int32":
-        return sizes.origin[1]
-    raw = backend.from_numpy(sizes.values, "int32")
-    sizes.origin = (backend, raw)
-    return raw
+    if sizes.raw is None or sizes.raw[0] is not backend:
+        sizes.raw = (backend, backend.constant(sizes.values, "int32"))
+    return sizes.raw[1]
 
 
 class _SizeTensor(Tensor):

@@ -104,7 +104,7 @@ def check_params_complete(model: Module, params: Mapping[str, Any], *, allow_mis
     Args:
         model: has the wanted parameters.
         params: arrays by name.
-        allow_missing: whether `params` may lack some. Those that are ``non_critical_for_restore`` may always be missing.
+        allow_missing: whether `params` may lack some. Those ``non_critical_for_restore`` always may.
 
     Returns:
         the names that are in both, in the order of the model: what to set.

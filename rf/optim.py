@@ -1,7 +1,7 @@
 """Optimizers: what changes the parameters after the gradients are known.
 
-:class:`Optimizer` is what a training loop sees of one. Its state is NumPy arrays by parameter name, so a checkpoint does
-not depend on the backend.
+:class:`Optimizer` is what a training loop sees of one. Its state is NumPy arrays by parameter name, so a checkpoint
+does not depend on the backend.
 """
 
 from __future__ import annotations

@@ -304,8 +304,16 @@ def test_random_mask(backend: str) -> None:
         out = rf.audio.random_mask(data.x, min_num=3, max_num=3, mask_value=7.0, **options).numpy()
         assert ((out == 7).all(2).sum(1)[:2] == 3).all()  # spans of one frame never lie on each other
         assert (out[:2][out[:2] != 7] == 1).all()
-        shared = rf.audio.random_mask(data.x, min_num=3, max_num=3, **(options | {"broadcast_axis": [data.b, data.f]}))
-        assert (shared.numpy() == shared.numpy()[:1]).all()
+        frames = rf.Dim(30, name="T")
+        shared = rf.audio.random_mask(
+            rf.ones([data.b, frames, data.f]),
+            mask_axis=frames,
+            broadcast_axis=[data.b, data.f],
+            min_num=3,
+            max_num=3,
+            max_dims=2,
+        ).numpy()
+        assert (shared == shared[:1]).all() and (shared == 0).any()
         assert (rf.audio.random_mask(data.x, min_num=0, max_num=0, **options).numpy() == 1).all()
         num = rf.convert_to_tensor(np.array([5, 1, 0, 0], dtype=np.int32), dims=[data.b])
         out = rf.audio.random_mask(data.x, min_num=num, max_num=num, **options).numpy()

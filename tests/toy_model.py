@@ -74,7 +74,7 @@ class Toy(models.Model):
 
 
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The body of a fixture: gives the name of the model, which is in the registry during the test, and selects torch."""
+    """Body of a fixture: gives the name of the model, which is in the registry during the test; torch is selected."""
     monkeypatch.setitem(models.MODELS, NAME, Toy)
     # What a command selects is undone, too.
     monkeypatch.setattr(backend, "_selected", "torch")

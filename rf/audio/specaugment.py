@@ -101,7 +101,8 @@ def random_mask(
 
     :param x: its dims other than `mask_axis` and `broadcast_axis` get spans of their own.
     :param mask_axis: the axis.
-    :param broadcast_axis: one or several dims that share the spans.
+    :param broadcast_axis: one or several dims that share the spans; where lengths differ along them, up to the spans
+        that would begin in the padding.
     :param min_num: at least so many spans; a Tensor may have one number for each sequence.
     :param max_num: at most so many, inclusive.
     :param max_dims: widths are uniform in 1 .. max_dims. Spans may overlap, and are cut at the end of the sequence.

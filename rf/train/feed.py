@@ -56,7 +56,7 @@ class Feed:
         return cls(feature_dim, rf.Dim(len(data.vocab), name="label", vocab=data.vocab))
 
     def __call__(self, batch: Batch) -> FedBatch:
-        """Fills the dims with the lengths of the batch and wraps its arrays. Tensors of earlier batches are then stale."""
+        """Fills the dims with the lengths of the batch and wraps its arrays. Earlier batches are then stale."""
         self.batch_dim.fill(len(batch))
         self.input_dim.fill(batch.input_lengths, [self.batch_dim])
         self.target_dim.fill(batch.target_lengths, [self.batch_dim])
