@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy
+
 Raw = Any
 Shape = tuple[int, ...]
 
@@ -42,14 +44,13 @@ class NeuralNetKernels(_Primitives):
     def causal_mask(self, x: Raw) -> Raw:
         """Bool (query, key) for the last two axes of x: whether key <= query."""
         *_, n_query, n_key = self.shape_of(x)
-        key = ("causal_mask", n_query, n_key, self.device_of(x))
-        mask = self.masks.get(key)
+        device = self.device_of(x)
+        mask = self.masks.get((n_query, n_key, device))
         if mask is None:
             if len(self.masks) >= 16:
                 self.masks.clear()
-            device = self.device_of(x)
-            query = self.unsqueeze(self.arange(n_query, "int32", device), (1,))
-            mask = self.masks[key] = self.less_equal(self.arange(n_key, "int32", device), query)
+            visible = numpy.tri(n_query, n_key, dtype=bool)
+            mask = self.masks[n_query, n_key, device] = self.constant(visible, "bool", device)
         return mask
 
     def add_rel_shifted(self, content: Raw, position: Raw, factor: float) -> Raw:

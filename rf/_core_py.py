@@ -214,12 +214,6 @@ class Tensor(TensorMethods):
     def __invert__(self) -> Tensor:
         return OPS["logical_not"](self)
 
-    def __ceil__(self) -> Tensor:
-        return OPS["ceil"](self)
-
-    def __floor__(self) -> Tensor:
-        return OPS["floor"](self)
-
     def __lt__(self, other: Any) -> Tensor:
         return OPS["less"](self, other, False) if _prepare.is_operand(other) else NotImplemented
 

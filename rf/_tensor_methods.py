@@ -224,6 +224,12 @@ class TensorMethods:
     def __float__(self) -> float:
         return float(self.item())
 
+    def __ceil__(self) -> Tensor:
+        return OPS["ceil"](self)
+
+    def __floor__(self) -> Tensor:
+        return OPS["floor"](self)
+
     def __bool__(self) -> bool:
         raise TypeError(
             f"the truth value of {self!r} is not defined; use x.item() for a scalar on the host, "

@@ -56,7 +56,7 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
         return torch.tensor(x, dtype=_DTYPES[dtype], device=device)
 
     def constant(self, x: np.ndarray, dtype: str, device: str | None = None) -> Raw:
-        with no_dispatch():
+        with no_dispatch(), torch.inference_mode(False):
             return torch.tensor(x, dtype=_DTYPES[dtype], device=device)
 
     def to_numpy(self, x: Raw) -> np.ndarray:
@@ -69,7 +69,7 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
     # -- creation
 
     def scalar(self, value: Any, dtype: str) -> Raw:
-        with no_dispatch():  # it is kept
+        with no_dispatch(), torch.inference_mode(False):  # it is kept
             return torch.full((), value, dtype=_DTYPES[dtype])
 
     def full(self, shape: Shape, value: Any, dtype: str, device: str | None) -> Raw:
@@ -293,6 +293,10 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
 
     def set_trainable(self, parameter: Raw, trainable: bool) -> Raw:
         return parameter.requires_grad_(trainable)
+
+    def move_toward(self, parameter: Raw, value: Raw, weight: float) -> Raw:
+        with torch.no_grad():
+            return parameter.lerp_(value, weight)
 
     def assign(self, parameter: Raw, value: Raw) -> Raw:
         with torch.no_grad():

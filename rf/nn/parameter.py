@@ -192,14 +192,16 @@ class Parameter(Tensor):
         :param weight: 0 leaves the values, 1 replaces them.
         """
         backend = self._own_backend("move_toward")
-        value = value.copy_transpose(self.dims)
+        if value.dims != self.dims:
+            value = value.copy_transpose(self.dims)
         if not backend.computes:
             return
+        before = self.raw_tensor
         with backend.no_grad():
             raw = (value if value.dtype == self.dtype else cast(value, self.dtype)).raw_tensor
-            stored = backend.kernels["move_toward"](self.raw_tensor, raw, weight)
-            if stored is not self.raw_tensor:
-                self.raw_tensor = stored
+            stored = backend.kernels["move_toward"](before, raw, weight)
+        if stored is not before:
+            self.raw_tensor = stored
 
     def assign_key(
         self,

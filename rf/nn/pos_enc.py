@@ -34,7 +34,7 @@ Offset = int | Tensor | None
 
 
 class _Table:
-    """A raw array of a function of the position, for positions first .. first + n - 1, and slices of it."""
+    """A raw array of a function of the position, one row for each, and slices of it."""
 
     def __init__(self, function: Callable[[numpy.ndarray], numpy.ndarray]) -> None:
         self._function = function
@@ -50,12 +50,14 @@ class _Table:
                 self._first = min(self._first, -_power_of_two(-first) if first < 0 else 0)
                 self._end = max(self._end, _power_of_two(end))
                 rows = self._function(numpy.arange(self._first, self._end, dtype=numpy.float64))
-                self._raw = backend.from_numpy(rows, dtype, device)
-                self._slices.clear()
-            elif len(self._slices) >= 128:
+                self._raw = backend.constant(rows, dtype, device)
                 self._slices.clear()
             start, stop = first - self._first, max(first, end) - self._first
-            raw = self._slices[first, end] = backend.kernels["slice"](self._raw, 0, start, stop, 1)
+            raw = backend.kernels["slice"](self._raw, 0, start, stop, 1)
+            if type(raw) is type(self._raw):  # not something that only stands for an array, while a framework traces
+                if len(self._slices) >= 128:
+                    self._slices.clear()
+                self._slices[first, end] = raw
         return raw
 
 
@@ -63,40 +65,52 @@ def _power_of_two(n: int) -> int:
     return 1 << max(6, (n - 1).bit_length()) if n > 0 else 1
 
 
+Key = tuple[Any, ...]
+"""What a table holds: ("absolute", feature size, base), ("relative", feature size) or ("clipped", least, greatest)."""
+
 _tables: dict[Any, _Table] = {}
 _relative_dims: dict[tuple[int, int, int], Dim] = {}
 
 
 def _rows(
-    key: Any, make: Callable[..., Any], first: int, end: int, dtype: str, device: str | None, backend: Backend | None
+    key: Key, first: int, end: int, dtype: str, device: str | None, backend: Backend | None
 ) -> tuple[Backend, Any]:
     """Rows first .. end - 1 of the table with this key, by default on the selected backend."""
     backend = backend or selected_backend()
     if not backend.computes:
         return backend, backend.no_value
-    device = device or get_default_device()
-    full_key = (*key, backend.index, dtype, device)
+    full_key = (key, backend.index, dtype, device or get_default_device())
     table = _tables.get(full_key)
     if table is None:
-        table = _tables[full_key] = _Table(make)
-    return backend, table.slice(backend, first, end, dtype, device)
+        table = _tables[full_key] = _Table(_function_of(key))
+    return backend, table.slice(backend, first, end, dtype, full_key[-1])
 
 
-def _frequencies(feat_dim: Dim, log_of_lowest: float, steps: float) -> numpy.ndarray:
+def _function_of(key: Key) -> Callable[[numpy.ndarray], numpy.ndarray]:
+    if key[0] == "clipped":
+        return lambda positions: numpy.clip(positions, key[1], key[2]) - key[1]
+    frequencies = _frequencies(key)
+    return lambda positions: _sin_cos(positions[:, None] * frequencies)
+
+
+def _frequencies(key: Key) -> numpy.ndarray:
+    """base^(-i / (feat / 2 - 1)) for absolute positions, 10000^(-i / (feat / 2)) for relative ones."""
+    half = key[1] // 2
+    log_base, steps = (math.log(key[2]), max(1, half - 1)) if key[0] == "absolute" else (math.log(1e4), half)
+    return numpy.exp(numpy.arange(half, dtype=numpy.float64) * (-log_base / steps))
+
+
+def _sin_cos(angles: numpy.ndarray) -> numpy.ndarray:
+    return numpy.concatenate([numpy.sin(angles), numpy.cos(angles)], axis=-1)
+
+
+def _even_size(feat_dim: Dim) -> int:
     size = feat_dim.get_dim_value()
     if size % 2:
         raise DimError(
             f"positional encoding: the size of {feat_dim!r} must be even: one half is sine, the other cosine"
         )
-    return numpy.exp(numpy.arange(size // 2, dtype=numpy.float64) * (-log_of_lowest / steps))
-
-
-def _sin_cos(frequencies: numpy.ndarray) -> Callable[[numpy.ndarray], numpy.ndarray]:
-    def rows(positions: numpy.ndarray) -> numpy.ndarray:
-        angles = positions[:, None] * frequencies
-        return numpy.concatenate([numpy.sin(angles), numpy.cos(angles)], axis=1)
-
-    return rows
+    return size
 
 
 def _host_values(x: Tensor) -> numpy.ndarray | None:
@@ -113,8 +127,7 @@ def _offset_along(dim: Dim | None, first: int, sign: int, offset: numpy.ndarray)
 
 
 def _look_up(
-    key: Any,
-    make: Callable[..., Any],
+    key: Key,
     positions: numpy.ndarray,
     dims: Sequence[Dim],
     feat_dim: Dim,
@@ -124,7 +137,7 @@ def _look_up(
 ) -> Tensor:
     """The rows of the table at `positions`, whose axes are `dims`."""
     first, end = (int(positions.min()), int(positions.max()) + 1) if positions.size else (0, 1)
-    backend, raw = _rows(key, make, first, end, dtype, device, backend)
+    backend, raw = _rows(key, first, end, dtype, device, backend)
     rows = Dim(end - first, name="positions")
     table = make_tensor(backend, raw, (rows, feat_dim), dtype, feat_dim)
     indices = convert_to_tensor(positions - first, dims=dims, dtype="int32", device=device, _backend=backend.name)
@@ -138,10 +151,9 @@ def _range(dim: Dim, first: int, like: Tensor) -> Tensor:
     return convert_to_tensor(values, dims=[dim], device=like.device, _backend=backend)
 
 
-def _sin_cos_of(
-    positions: Tensor, frequencies: numpy.ndarray, feat_dim: Dim, dtype: str, device: str | None = None
-) -> Tensor:
+def _sin_cos_of(key: Key, positions: Tensor, feat_dim: Dim, dtype: str, device: str | None = None) -> Tensor:
     """{...} -> {..., feat}, in float64 until the end, so that far positions are as exact as in the tables."""
+    frequencies = _frequencies(key)
     half = Dim(len(frequencies), name="half")
     backend = positions.backend.name if positions.backend is not None else None
     freq = convert_to_tensor(frequencies, dims=[half], dtype="float64", device=positions.device, _backend=backend)
@@ -155,10 +167,6 @@ def _sin_cos_of(
 # -- absolute
 
 
-def _absolute_frequencies(feat_dim: Dim, base: float) -> numpy.ndarray:
-    return _frequencies(feat_dim, math.log(base), max(1, feat_dim.get_dim_value() // 2 - 1))
-
-
 def sinusoidal_encoding(indices: Tensor, *, feat_dim: Dim, base: float = 1e4, dtype: str | None = None) -> Tensor:
     """Sines, then cosines, of indices * base^(-i / (feat / 2 - 1)), i = 0 .. feat / 2 - 1: {...} -> {..., feat}.
 
@@ -169,9 +177,8 @@ def sinusoidal_encoding(indices: Tensor, *, feat_dim: Dim, base: float = 1e4, dt
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, in the form of the tensor2tensor library.
     """
-    return _sin_cos_of(
-        indices, _absolute_frequencies(feat_dim, base), feat_dim, dtype or dtypes.get_default_float_dtype()
-    )
+    key = ("absolute", _even_size(feat_dim), base)
+    return _sin_cos_of(key, indices, feat_dim, dtype or dtypes.get_default_float_dtype())
 
 
 def sinusoidal_positional_encoding(
@@ -200,21 +207,20 @@ def sinusoidal_positional_encoding(
     single = spatial_dim == single_step_dim
     if single and offset is None:
         raise RfError("sinusoidal_positional_encoding of single_step_dim: give offset, the position of the step")
-    frequencies = _absolute_frequencies(feat_dim, base)
-    key = ("absolute", len(frequencies), base)
+    key = ("absolute", _even_size(feat_dim), base)
     if isinstance(offset, Tensor):
         values = _host_values(offset)
         if values is None:
             positions = offset if single else combine_bc(offset, "+", _range(spatial_dim, 0, offset))
-            return _sin_cos_of(positions, frequencies, feat_dim, dtype, device)
+            return _sin_cos_of(key, positions, feat_dim, dtype, device)
         if offset.dims:
             dims = offset.dims if single else (*offset.dims, spatial_dim)
             at = _offset_along(None if single else spatial_dim, 0, 1, values)
-            return _look_up(key, _sin_cos(frequencies), at, dims, feat_dim, dtype, device, _backend)
+            return _look_up(key, at, dims, feat_dim, dtype, device, _backend)
         offset = int(values)
     first = offset or 0
     end = first + (1 if single else spatial_dim.get_dim_value())
-    backend, raw = _rows(key, _sin_cos(frequencies), first, end, dtype, device, _backend)
+    backend, raw = _rows(key, first, end, dtype, device, _backend)
     if single:
         if backend.computes:
             raw = backend.kernels["squeeze"](raw, (0,))
@@ -295,16 +301,15 @@ def relative_positional_encoding(
     """
     dtype = dtype or dtypes.get_default_float_dtype()
     first, end, dim = _relative_range(query_spatial_dim, key_value_spatial_dim, query_offset)
-    frequencies = _frequencies(feat_dim, math.log(1e4), feat_dim.get_dim_value() / 2)
-    key = ("relative", len(frequencies))
+    key = ("relative", _even_size(feat_dim))
     if isinstance(query_offset, Tensor):
         values = _host_values(query_offset)
         if values is None:
-            return _sin_cos_of(_relative_positions(first, dim, query_offset), frequencies, feat_dim, dtype, device), dim
+            return _sin_cos_of(key, _relative_positions(first, dim, query_offset), feat_dim, dtype, device), dim
         at, dims = _offset_along(dim, first, -1, values), (*query_offset.dims, dim)
-        return _look_up(key, _sin_cos(frequencies), at, dims, feat_dim, dtype, device, _backend), dim
+        return _look_up(key, at, dims, feat_dim, dtype, device, _backend), dim
     first, end = first - query_offset, end - query_offset
-    backend, raw = _rows(key, _sin_cos(frequencies), first, end, dtype, device, _backend)
+    backend, raw = _rows(key, first, end, dtype, device, _backend)
     return make_tensor(backend, raw, (dim, feat_dim), dtype, feat_dim), dim
 
 
@@ -340,14 +345,9 @@ class LearnedRelativePositionalEncoding(Module):
         if isinstance(offset, Tensor):
             indices = self._clipped(copy_to_device(_relative_positions(first, dim, offset), self.pos_emb.device))
         else:
-            last = 0 if self.causal else self.clipping
-
-            def clipped(positions: numpy.ndarray) -> numpy.ndarray:
-                return numpy.clip(positions, -self.clipping, last) + self.clipping
-
-            key = ("clipped", self.clipping, last)
+            key = ("clipped", -self.clipping, 0 if self.causal else self.clipping)
             backend, raw = _rows(
-                key, clipped, first - offset, end - offset, "int32", self.pos_emb.device, self.pos_emb.backend
+                key, first - offset, end - offset, "int32", self.pos_emb.device, self.pos_emb.backend
             )
             indices = make_tensor(backend, raw, (dim,), "int32", None, self.clipped_spatial_dim)
         return gather(self.pos_emb, indices=indices, axis=self.clipped_spatial_dim), dim

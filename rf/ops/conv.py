@@ -100,7 +100,11 @@ def calc_conv_out_length(
         cut_left, cut_right = total // 2 - left, total - total // 2 - right
     out: Any
     if isinstance(in_length, Dim):
-        out = in_length.sub_left(cut_left).sub_right(cut_right).ceildiv_right(stride)
+        out = in_length.base
+        if cut_left or cut_right:
+            out = out.sub_left(cut_left).sub_right(cut_right)
+        if stride != 1:
+            out = out.ceildiv_right(stride)
         if name and out.base is not in_length.base:
             out.name = name
     elif isinstance(in_length, Tensor):

@@ -78,6 +78,7 @@ const at::Tensor& padding_of(const at::Tensor& mask, const at::Tensor& x, int64_
     if (e.mask._unsafe_get_target() == mask.unsafeGetTensorImpl() && e.mask.use_count() > 0 && e.version == version &&
         e.axis == axis && x.sizes() == at::IntArrayRef(e.sizes))
       return e.padding;
+  c10::InferenceMode normal(false); // what is kept may be used with gradients later
   at::Tensor padding = at::logical_not(mask).expand(x.sizes()).contiguous();
   if (at::any(at::all(padding, axis)).item<bool>()) padding = at::Tensor();
   Entry entry{c10::weak_intrusive_ptr<c10::TensorImpl>(mask.getIntrusivePtr()), version, axis,
@@ -166,6 +167,7 @@ const at::Tensor& causal_mask(const at::Tensor& x) {
   auto found = cache.find(key);
   if (found != cache.end() && found->second.device() == x.device()) return found->second;
   if (cache.size() >= 16) cache.clear();
+  c10::InferenceMode normal(false); // what is kept may be used with gradients later
   at::TensorOptions options = at::TensorOptions().dtype(at::kLong).device(x.device());
   at::Tensor& mask = cache[key];
   mask = at::le(at::arange(n_key, options), at::arange(n_query, options).unsqueeze(1));

@@ -202,7 +202,9 @@ const at::Tensor& scalar_of(double value, at::ScalarType type) {
   uint64_t bits;
   std::memcpy(&bits, &value, 8);
   auto [it, is_new] = cache.try_emplace({bits, static_cast<int>(type)});
-  // not through the dispatcher: under a tracing mode that would give something that must not be kept
+  // Not through the dispatcher: under a tracing mode that would give something that must not be kept. Nor in inference mode: what is made
+  // there cannot be saved for gradients later.
+  c10::InferenceMode normal(false);
   if (is_new) it->second = at::detail::scalar_tensor_static(value, type, at::kCPU);
   return it->second;
 }
