@@ -107,10 +107,23 @@ def scalar(backend: Backend, value: bool | int | float | complex, dtype: str) ->
                     f"the number {value} does not fit {dtype} ({info.min}..{info.max}); "
                     "cast the tensor to a wider dtype first"
                 )
+        if isinstance(value, (int, float)) and dtypes.is_float_dtype(dtype):
+            value = _rounded(value, dtype)
         if len(cache) > 10_000:
             cache.clear()
         raw = cache[key] = backend.scalar(value, dtype)
     return make_tensor(backend, raw, (), dtype)
+
+
+def _rounded(value: int | float, dtype: str) -> float:
+    """The number as float; infinite where the dtype cannot hold it."""
+    try:
+        number = float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+    with numpy.errstate(over="ignore"):
+        too_large = numpy.isinf(numpy.float64(number).astype("float32" if dtype == "bfloat16" else dtype))
+    return numpy.copysign(numpy.inf, number).item() if too_large else number
 
 
 def too_many_dims(args: Sequence[Any]) -> RfError:

@@ -41,6 +41,7 @@ ALL = (
     "string",
 )
 _KIND = {name: 0 if name == "bool" else 1 if "int" in name else 2 if "float" in name else 3 for name in ALL[:-1]}
+_KIND["string"] = 4
 _BITS = {"bool": 1, "uint8": 8, "int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _BITS.update({"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64, "complex64": 64, "complex128": 128})
 
@@ -55,7 +56,7 @@ def check(dtype: str) -> str:
 
 
 def kind(dtype: str) -> int:
-    """0 for bool, 1 for integers, 2 for floats, 3 for complex."""
+    """0 for bool, 1 for integers, 2 for floats, 3 for complex, 4 for strings."""
     return _KIND[dtype]
 
 
@@ -64,6 +65,8 @@ def result_type(a: str, b: str) -> str:
     """The dtype of an arithmetic result of two tensors of dtypes `a` and `b`."""
     if a == b:
         return a
+    if "string" in (a, b):
+        raise _no_arithmetic()
     if _KIND[a] != _KIND[b]:
         wide, narrow = (a, b) if _KIND[a] > _KIND[b] else (b, a)
         return "complex128" if wide == "complex64" and narrow == "float64" else wide
@@ -76,6 +79,8 @@ def result_type(a: str, b: str) -> str:
 
 def scalar_type(value: bool | int | float | complex, tensor_dtype: str) -> str:
     """The dtype that the Python number `value` takes on beside a tensor of `tensor_dtype`."""
+    if tensor_dtype == "string":
+        raise _no_arithmetic()
     if isinstance(value, bool):
         return "bool"
     tensor_kind = _KIND[tensor_dtype]
@@ -99,7 +104,13 @@ def number_type(value: bool | int | float | complex | str) -> str:
 
 def floating(dtype: str) -> str:
     """`dtype` when it is float or complex, else the default float dtype: what sqrt, exp or a true division work in."""
+    if dtype == "string":
+        raise _no_arithmetic()
     return dtype if _KIND[dtype] >= 2 else _default_float
+
+
+def _no_arithmetic() -> RfError:
+    return RfError("there is no arithmetic with strings; they can be compared with each other, gathered and rearranged")
 
 
 def get_default_float_dtype() -> str:
