@@ -65,6 +65,7 @@ from rf.nn.rec import *
 from rf.nn.rel_pos_attention import *
 from rf.nn.rotary import RotaryPosCausalSelfAttention as RotaryPosCausalSelfAttention
 from rf.nn.rotary import RotaryPosSelfAttention as RotaryPosSelfAttention
+from rf.nn.running_mean import RunningMean as RunningMean
 from rf.nn.state import *
 from rf.tensor_dict import TensorDict as TensorDict
 from rf.types import *

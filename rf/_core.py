@@ -1,11 +1,11 @@
 """Which core is active: the native one when it is built and wanted, else the specification in `rf._core_py`.
 
-`RF_CORE=python` forces the specification; `RF_CORE=native` makes a missing native core an error instead of a notice.
+`RF_CORE=python` forces the specification; `RF_CORE=native` makes a missing native core an error instead of a notice. The
+error is raised by the first use of a backend, not by the import: so the command line can report it, and `rf doctor` work.
 """
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
 from rf import _config
@@ -29,8 +29,7 @@ NOTE = ""
 """Why the native core is not active; empty when it is."""
 
 SETTING_ERROR: UserError | None = None
-"""A bad RF_CORE. Kept, since an import is no place to end a command line program with one clear line; `rf.cli` does
-that."""
+"""What is wrong with RF_CORE: no valid value, or native where that is not built. `get_backend` raises it."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +45,6 @@ else:
         wanted = _config.CORE.get()
     except UserError as exc:
         SETTING_ERROR = exc
-        warnings.warn(f"{exc}; taken as auto", RuntimeWarning, stacklevel=2)
         wanted = "auto"
     if wanted == "python":
         NOTE = "RF_CORE=python asks for the Python core"
@@ -64,9 +62,11 @@ else:
                 stop_recording,
             )
         except ImportError as exc:
-            if wanted == "native":
-                raise
             NOTE = f"the native core is not built ({exc})"
+            if wanted == "native":
+                SETTING_ERROR = UserError(
+                    f"RF_CORE=native: {NOTE}; install rf again with a C++17 compiler, or unset RF_CORE"
+                )
     if NOTE:
         from rf._core_py import NATIVE, DimBase, Op, Tensor, apply, make_tensor
 

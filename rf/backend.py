@@ -516,8 +516,12 @@ def get_backend(name: str) -> Backend:
     """
     backend = _BACKENDS.get(name)
     if backend is None:
+        from rf import _core
+
         if name not in _MODULES:
             raise UserError(f"unknown backend {name!r}; choose one of: {', '.join(_MODULES)}")
+        if _core.SETTING_ERROR is not None:
+            raise _core.SETTING_ERROR
         module, framework, install = _MODULES[name]
         try:
             importlib.import_module(framework)

@@ -10,15 +10,11 @@ import sys
 import types
 from collections.abc import Callable
 
+import cli_helpers
 import pytest
 
 import rf
 from rf import cli
-
-
-def run_process(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RF_") or name == "RF_CORE"}
-    return subprocess.run([sys.executable, "-m", "rf.cli", *args], capture_output=True, text=True, env=clean | env)
 
 
 @pytest.fixture
@@ -30,13 +26,6 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[argparse.Nam
         monkeypatch.setattr(cli, "_module", lambda name: module)
 
     return install
-
-
-def one_error_line(capsys: pytest.CaptureFixture[str]) -> str:
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.endswith("\n") and err.count("\n") == 1
-    return err[:-1]
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,7 +59,7 @@ def test_help_of_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_bad_arguments(argv: list[str], message: str, command: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     command(lambda args: 0)
     assert cli.main(argv) == 2
-    assert one_error_line(capsys).startswith(message)
+    assert cli_helpers.error_line(capsys).startswith(message)
 
 
 @pytest.mark.parametrize("status", [0, 1])
@@ -99,7 +88,7 @@ def test_errors_take_one_line(
 
     command(fail)
     assert cli.main(["doctor"]) == 2
-    assert one_error_line(capsys) == line
+    assert cli_helpers.error_line(capsys) == line
 
 
 def test_traceback_on_request(command: Callable, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,34 +118,59 @@ def test_interrupt(command: Callable, capsys: pytest.CaptureFixture[str]) -> Non
 
     command(interrupt)
     assert cli.main(["doctor"]) == 130
-    assert one_error_line(capsys) == "rf doctor: interrupted"
+    assert cli_helpers.error_line(capsys) == "rf doctor: interrupted"
 
 
-def test_bad_setting_of_the_core(
-    command: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(cli._core, "SETTING_ERROR", rf.UserError("RF_CORE: 'x' is not valid"))
-    command(lambda args: 0)
-    assert cli.main(["doctor"]) == 2
-    assert one_error_line(capsys) == "rf doctor: RF_CORE: 'x' is not valid"
+NO_NATIVE = "import sys; sys.modules['rf._native._core'] = None; from rf.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.mark.parametrize("command", ["doctor", "eval"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("pyton", "environment variable RF_CORE: 'pyton' is not valid, use one of: auto, native, python"),
+        ("native", "the native core is not built "),
+    ],
+)
+def test_bad_setting_of_the_core(command: str, value: str, message: str) -> None:
+    argv = [command] if command == "doctor" else [command, "--checkpoint", "x"]
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", NO_NATIVE, *argv],
+        capture_output=True,
+        text=True,
+        env=cli_helpers.environment(RF_CORE=value),
+    )
+    lines = cli_helpers.without_notices(result.stderr).splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith(f"rf {command}: ") and message in lines[0]
+    # That something asked for is missing is what `rf doctor` is there to find.
+    assert result.returncode == (1 if command == "doctor" and value == "native" else 2)
+
+
+@pytest.mark.parametrize("value", ["pyton", "native"])
+def test_bad_setting_of_the_core_without_command_line(value: str) -> None:
+    code = "import sys; sys.modules['rf._native._core'] = None; import rf; rf.zeros(())"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=cli_helpers.environment(RF_CORE=value)
+    )
+    assert result.returncode == 1
+    assert "UserError: " in result.stderr and "RF_CORE" in result.stderr
 
 
 def test_closed_pipe() -> None:
-    command = [sys.executable, "-m", "rf.cli", "doctor"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = cli_helpers.start("doctor")
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
-    assert process.stderr.read() == ""
+    assert cli_helpers.without_notices(process.stderr.read()) == ""
     process.stderr.close()
     assert process.wait() == 1
 
 
 def test_as_a_process() -> None:
-    result = run_process("--version")
-    assert (result.returncode, result.stdout, result.stderr) == (0, f"rf {rf.__version__}\n", "")
-    result = run_process("doctor", "--need", "nothing")
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("rf doctor: --need nothing: unknown; choose from core=native")
+    assert cli_helpers.run("--version") == (0, f"rf {rf.__version__}\n", "")
+    status, out, err = cli_helpers.run("doctor", "--need", "nothing")
+    assert (status, out) == (2, "")
+    assert err.startswith("rf doctor: --need nothing: unknown; choose from core=native")
 
 
 def test_command_line_loads_no_framework() -> None:

@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import cli_helpers
 import toy_model
 from rich.console import Console
 
@@ -40,12 +39,6 @@ SMALL = ["--max-sequences", "20", "--batch-size", "6", "--lr", "0.01", "--warmup
 
 def train(out: Path, *args: str) -> int:
     return main(["train", "--model", "toy", "--data", "numbers", "--out", str(out), *SMALL, *args])
-
-
-def one_error_line(capsys: pytest.CaptureFixture[str]) -> str:
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1 and err.endswith("\n"), err
-    return err[:-1]
 
 
 def test_train_prints_and_saves(tmp_path: Path, toy: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,9 +80,12 @@ def test_existing_checkpoint_is_not_overwritten(tmp_path: Path, toy: str, capsys
     capsys.readouterr()
     before = (tmp_path / CHECKPOINT).read_bytes()
     assert train(tmp_path, "--steps", "2") == 2
-    assert "there is a checkpoint already; continue it with --resume, or choose another --out" in one_error_line(capsys)
+    assert (
+        "there is a checkpoint already; continue it with --resume, or choose another --out"
+        in cli_helpers.error_line(capsys)
+    )
     assert train(tmp_path, "--steps", "2", "--resume", "--seed", "5") == 2
-    assert "--seed 5: the run was started with 1" in one_error_line(capsys)
+    assert "--seed 5: the run was started with 1" in cli_helpers.error_line(capsys)
     assert (tmp_path / CHECKPOINT).read_bytes() == before
 
 
@@ -105,7 +101,7 @@ def test_bad_checkpoint_is_not_overwritten(tmp_path: Path, toy: str, capsys: pyt
             ["eval", "--checkpoint", str(path)],
         ):
             assert main(argv) == 2
-            assert f"{path}: cut short, damaged or not safetensors" in one_error_line(capsys)
+            assert f"{path}: cut short, damaged or not safetensors" in cli_helpers.error_line(capsys)
         assert path.read_bytes() == content
 
 
@@ -136,7 +132,7 @@ def test_bad_arguments(
     args: list[str], message: str, tmp_path: Path, toy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(tmp_path / "run", *args) == 2
-    assert message in one_error_line(capsys)
+    assert message in cli_helpers.error_line(capsys)
     assert not (tmp_path / "run").exists()
 
 
@@ -144,7 +140,7 @@ def test_out_that_cannot_be_made(tmp_path: Path, toy: str, capsys: pytest.Captur
     (tmp_path / "file").write_text("mine")
     for out in "file", "file/run":
         assert train(tmp_path / out) == 2
-        assert f"--out {tmp_path / out}: cannot be made" in one_error_line(capsys)
+        assert f"--out {tmp_path / out}: cannot be made" in cli_helpers.error_line(capsys)
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -154,7 +150,7 @@ def test_bad_wav_on_the_way(tmp_path: Path, toy: str, capsys: pytest.CaptureFixt
     (tmp_path / "t.txt").write_text("a: hello\n")
     argv = ["--data", str(tmp_path / "wavs"), "--transcripts", str(tmp_path / "t.txt")]
     assert train(tmp_path / "run", *argv) == 2
-    assert "a.wav" in one_error_line(capsys)
+    assert "a.wav" in cli_helpers.error_line(capsys)
 
 
 # -- evaluation
@@ -223,13 +219,13 @@ def test_eval_bad_arguments(
     assert train(tmp_path / "run", "--steps", "1") == 0
     capsys.readouterr()
     assert main(["eval", "--checkpoint", str(tmp_path / "run"), *args]) == 2
-    assert message in one_error_line(capsys)
+    assert message in cli_helpers.error_line(capsys)
 
 
 def test_eval_of_other_parameters(tmp_path: Path, toy: str, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint.save_params({"w": rf.zeros([])}, tmp_path / "x.safetensors")
     assert main(["eval", "--checkpoint", str(tmp_path / "x.safetensors")]) == 2
-    assert "x.safetensors: not a checkpoint of rf train; give the --out directory" in one_error_line(capsys)
+    assert "x.safetensors: not a checkpoint of rf train; give the --out directory" in cli_helpers.error_line(capsys)
 
 
 def test_eval_of_another_kind_of_data(
@@ -240,48 +236,30 @@ def test_eval_of_another_kind_of_data(
     folder, transcripts = asterisk
     argv = ["--data", str(folder), "--transcripts", str(transcripts), "--max-sequences", "2"]
     assert main(["eval", "--checkpoint", str(tmp_path), *argv]) == 2
-    assert "labels of the model" in one_error_line(capsys)
+    assert "labels of the model" in cli_helpers.error_line(capsys)
 
 
 # -- interruption
 
 
-def process(out: Path, *args: str) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-u",
-        "-m",
-        "rf.cli",
-        "train",
-        "--preset",
-        "tiny",
-        "--batch-size",
-        "4",
-        "--out",
-        str(out),
-    ]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("RF_") or name == "RF_CORE"}
-    return subprocess.Popen([*command, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
-
-
 @pytest.mark.parametrize(("number", "status", "workers"), [(signal.SIGINT, 130, "1"), (signal.SIGTERM, 143, "0")])
-def test_stopped_by_a_signal(tmp_path: Path, number: int, status: int, workers: str) -> None:
+def test_stopped_by_a_signal(tmp_path: Path, toy: str, number: int, status: int, workers: str) -> None:
     """The real model: a stopped run, continued, equals one that was not stopped."""
-    running = process(tmp_path / "a", "--steps", "100000", "--workers", workers)
+    real = ["train", "--preset", "tiny", "--batch-size", "4", "--out"]
+    running = cli_helpers.start(*real, str(tmp_path / "a"), "--steps", "100000", "--workers", workers)
     assert running.stdout is not None
     for line in running.stdout:
         if line.startswith("step 1/"):
             break
-    running.send_signal(number)
+    os.killpg(running.pid, number)  # as a terminal does it: the workers get it, too
     out, err = running.communicate(timeout=60)
-    assert (running.returncode, err) == (status, "")
+    assert (running.returncode, cli_helpers.without_notices(err)) == (status, "")
     saved = load_run(tmp_path / "a")
     assert f"stopped after step {saved.step}, saved {saved.path}; continue with --resume" in out
     steps = str(saved.step + 2)
     for argv in ("a", "--resume"), ("b",):
-        result = process(tmp_path / argv[0], "--steps", steps, *argv[1:])
-        assert result.communicate(timeout=60)[1] == ""
-        assert result.returncode == 0
+        status, _, err = cli_helpers.run(*real, str(tmp_path / argv[0]), "--steps", steps, *argv[1:])
+        assert (status, err) == (0, "")
     assert (tmp_path / "a" / CHECKPOINT).read_bytes() == (tmp_path / "b" / CHECKPOINT).read_bytes()
 
 

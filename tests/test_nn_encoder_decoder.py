@@ -18,6 +18,9 @@ from rf.encoder.conformer import (
     ConformerEncoderLayer,
     ConformerPositionwiseFeedForward,
 )
+from rf.encoder.conformer_v2 import ConformerEncoderV2, ConformerFrontend
+from rf.encoder.e_branchformer import EBranchformerLayer
+from rf.encoder.transformer import TransformerEncoder, TransformerEncoderLayer
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -339,3 +342,101 @@ def test_decoder_parameters_and_options() -> None:
             )
         copied = copy.deepcopy(decoder)
         assert copied.logits.weight is copied.input_embedding.weight is not decoder.logits.weight
+
+
+# -- the other encoders
+
+
+def test_transformer_encoder() -> None:
+    results = {}
+    for backend in BACKENDS:
+        with rf.use_backend(backend):
+            vocab = rf.Dim(7, name="vocab")
+            encoder = TransformerEncoder(vocab, rf.Dim(8, name="model"), num_layers=2, num_heads=2, embed_dim=4)
+            set_parameters(encoder)
+            for which in ([0, 1, 2, 3], [0], [3]):
+                lengths = tuple(LENGTHS[i] for i in which)
+                batch, spatial = batch_dims(lengths)
+                given = labels(LENGTHS, -7)[which, : max(lengths)]
+                out = encoder(tensor(given, [batch, spatial], sparse_dim=vocab), spatial_dim=spatial)
+                assert out.dims_set == {batch, spatial, encoder.out_dim}
+                if backend != "meta":
+                    out = out.copy_masked(0.0).copy_transpose([batch, spatial, encoder.out_dim])
+                    results[backend, len(which), which[0]] = out.numpy()
+    whole = results["torch", 4, 0]
+    np.testing.assert_allclose(results["numpy", 4, 0], whole, rtol=1e-4, atol=1e-5)
+    for i in (0, 3):
+        np.testing.assert_allclose(results["torch", 1, i][0], whole[i, : LENGTHS[i]], rtol=1e-4, atol=1e-5)
+    with rf.use_backend("numpy"):
+        layer = TransformerEncoderLayer(rf.Dim(8), num_heads=2, self_att=rf.RelPosSelfAttention)
+        assert layer.default_initial_state(batch_dims=[]) is None
+        dense = TransformerEncoder(vocab, layer.out_dim, num_layers=1, layer=layer, input_embedding=None, pos_enc=None)
+        time = rf.Dim(3, name="T")
+        assert dense(rf.zeros([time, layer.out_dim]), spatial_dim=time).dims_set == {time, layer.out_dim}
+        with pytest.raises(TypeError, match="unknown arguments"):
+            TransformerEncoder(vocab, 8, num_layers=1, something=1)
+
+
+def test_conformer_in_two_parts_is_the_conformer() -> None:
+    def whole(dim: rf.Dim) -> Any:
+        return ConformerEncoder(dim, OUT, num_layers=2, input_layer=subsample(dim), num_heads=2, ff_dim=5)
+
+    class TwoParts(rf.Module):
+        def __init__(self, dim: rf.Dim) -> None:
+            super().__init__()
+            self.frontend = ConformerFrontend(dim, OUT, input_layer=subsample(dim))
+            self.encoder = ConformerEncoderV2(OUT, num_layers=2, num_heads=2, ff_dim=5)
+
+        def __call__(self, x: rf.Tensor, *, in_spatial_dim: rf.Dim) -> tuple[rf.Tensor, rf.Dim]:
+            x, dim = self.frontend(x, in_spatial_dim=in_spatial_dim)
+            return self.encoder(x, spatial_dim=dim), dim
+
+    options: dict[str, Any] = {"lengths": (17, 4, 0, 1), "tolerance": 1e-4}
+    out = check_sequence_module(TwoParts, lambda m, x, t: m(x, in_spatial_dim=t)[0], **options)
+    assert out.shape == (4, 5, 8)
+    with rf.use_backend("numpy"):
+        in_dim = rf.Dim(6, name="in")
+        a, b = whole(in_dim), TwoParts(in_dim)
+        values = {n: p.numpy() for n, p in a.named_parameters()}
+        for name, p in b.named_parameters():
+            p.assign(values[name.replace("frontend.", "").replace("encoder.", "")])
+        batch, time = batch_dims((9, 4))
+        x = tensor(padded((9, 4), 6, padding=0), [batch, time, in_dim])
+        np.testing.assert_allclose(
+            a(x, in_spatial_dim=time)[0].numpy(), b(x, in_spatial_dim=time)[0].numpy(), rtol=1e-5
+        )
+        assert b.frontend.downsample_factor == 4
+
+
+OUT = rf.Dim(8, name="enc")
+
+
+def test_e_branchformer_layer() -> None:
+    check_sequence_module(
+        lambda d: EBranchformerLayer(d, num_heads=2, cgmlp_ff_dim=5, cgmlp_conv_kernel=4),
+        lambda m, x, t: m(x, spatial_dim=t),
+        nan_gradients=False,
+        tolerance=1e-4,
+    )
+    with rf.use_backend("numpy"):
+        encoder = ConformerEncoder(OUT, OUT, num_layers=2, input_layer=None, encoder_layer=EBranchformerLayer)
+        time = rf.Dim(3, name="T")
+        out, _ = encoder(rf.zeros([time, OUT]), in_spatial_dim=time)
+        assert out.dims_set == {time, OUT}
+
+
+def test_running_mean() -> None:
+    for backend in BACKENDS:
+        with rf.use_backend(backend):
+            rf.reset_run_ctx()
+            dim = rf.Dim(4, name="d")
+            batch, time = batch_dims((3, 1))
+            module = rf.RunningMean(dim, alpha=0.25, is_prob_distribution=True)
+            x = padded((3, 1), 4, padding=np.nan)
+            out = module(tensor(x, [batch, time, dim]))
+            rf.init_train_step_run_ctx(train_flag=True)
+            updated = module(tensor(x, [batch, time, dim]))
+            assert out.dims == updated.dims == (dim,) and not module.mean.trainable
+            if backend != "meta":
+                mean = np.concatenate([x[0], x[1, :1]]).mean(0)
+                np.testing.assert_allclose(updated.numpy(), 0.75 * 0.25 + 0.25 * mean, rtol=1e-5)

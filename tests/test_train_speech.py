@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rf.backend import get_backend
 from rf.cli import main
 
 pytestmark = pytest.mark.needs("asterisk", "torch", "soundfile")
@@ -17,6 +18,8 @@ STEPS = 60
 
 def test_loss_falls(asterisk: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A few dozen steps of a tiny model on a few short prompts, half learned by heart in the end."""
+    get_backend("torch")  # what loading it prints is not the command's
+    capsys.readouterr()
     folder, transcripts = asterisk
     data = ["--data", str(folder), "--transcripts", str(transcripts), "--max-seconds", "1.5", "--max-sequences", "16"]
     run = ["--preset", "tiny", "--dropout", "0", "--no-augment", "--lr", "5e-3", "--warmup", "20", "--batch-size", "8"]

@@ -78,5 +78,6 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setitem(models.MODELS, NAME, Toy)
     # What a command selects is undone, too.
     monkeypatch.setattr(backend, "_selected", "torch")
+    backend.get_backend("torch")  # what loading it prints is not the command's
     yield NAME
     rf.set_default_device(None)

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = _parser(command).parse_args(argv)
         prog = f"rf {args.command}"
         show_traceback = args.traceback
-        if _core.SETTING_ERROR is not None:
+        if _core.SETTING_ERROR is not None and args.command != "doctor":  # which looks at it itself
             raise _core.SETTING_ERROR
         status = _module(args.command).run(args)
         sys.stdout.flush()  # here, where a closed pipe is handled, and not at exit

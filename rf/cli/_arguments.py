@@ -6,7 +6,9 @@ import argparse
 import os
 
 import rf
-from rf._errors import RfError, UserError
+from rf._errors import UserError
+from rf.backend import selected_backend
+from rf.cli._device import check_device
 
 __all__ = ["check_at_least", "check_output", "select"]
 
@@ -40,13 +42,5 @@ def select(backend: str | None, device: str | None) -> None:
     """
     if backend is not None:
         rf.select_backend(backend)
-    if device is None:
-        return
-    try:
-        rf.full(dims=(), fill_value=0.0, device=device)
-    except RfError:
-        raise
-    except Exception as exc:  # frameworks differ in what they raise
-        reason = " ".join(str(exc).split()).partition(". ")[0]
-        raise UserError(f"--device {device}: cannot be used ({reason}); choose another, for instance cpu") from exc
+    check_device(selected_backend(), device)
     rf.set_default_device(device)

@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         if name not in _needs():
             raise UserError(f"--need {name}: unknown; choose from {', '.join(_needs())}")
     asked += [name for name in _asked_by_settings() if name not in asked]
+    _core.SETTING_ERROR = None  # among what is examined now; backends shall be tried nevertheless
     findings = {finding.name: finding for finding in examine()}
     _print_report(findings)
     missing = [findings[name] for name in asked if not findings[name].ok]

@@ -251,6 +251,7 @@ class ConformerCtcAed(Model):
                 eos_index=self.eos_index,
                 max_lengths=numpy.broadcast_to(time_dim.get_sizes().values, batch_dim.get_dim_value()),
                 beam_size=beam_size,
+                device=encoded.device,
             )
 
 

@@ -25,6 +25,7 @@ def beam_search(
     eos_index: int,
     max_lengths: Any,
     beam_size: int,
+    device: str | None = None,
 ) -> list[list[int]]:
     """The best label sequence of each entry of the batch.
 
@@ -40,6 +41,7 @@ def beam_search(
     :param eos_index: the label that ends a hypothesis.
     :param max_lengths: int (batch,): most labels of a result, without the end.
     :param beam_size: hypotheses per entry.
+    :param device: where `step` wants its labels; default: the default device.
     :returns: for each entry the labels, without the end, of the hypothesis with the greatest log probability per label
         (end included).
 
@@ -50,17 +52,17 @@ def beam_search(
     max_lengths = numpy.asarray(max_lengths)
     num_labels = label_dim.get_dim_value()
     longest = int(max_lengths.max(initial=0))
-    limits = rf.convert_to_tensor(max_lengths.astype(numpy.int32), dims=[batch_dim])
+    limits = rf.convert_to_tensor(max_lengths.astype(numpy.int32), dims=[batch_dim], device=device)
     only_end = numpy.full(num_labels, -numpy.inf, dtype=numpy.float32)
     only_end[eos_index] = 0.0
-    only_end = rf.convert_to_tensor(only_end, dims=[label_dim])
+    only_end = rf.convert_to_tensor(only_end, dims=[label_dim], device=device)
 
     beam = Dim(1, name="beam")
     state = initial_state([batch_dim, beam])
-    labels = rf.full(dims=[batch_dim, beam], fill_value=bos_index, dtype="int32", sparse_dim=label_dim)
-    scores = rf.zeros([batch_dim, beam])
-    ended = rf.full(dims=[batch_dim, beam], fill_value=False)
-    lengths = rf.zeros([batch_dim, beam], dtype="int32")
+    labels = rf.full(dims=[batch_dim, beam], fill_value=bos_index, dtype="int32", sparse_dim=label_dim, device=device)
+    scores = rf.zeros([batch_dim, beam], device=device)
+    ended = rf.full(dims=[batch_dim, beam], fill_value=False, device=device)
+    lengths = rf.zeros([batch_dim, beam], dtype="int32", device=device)
     history: list[tuple[numpy.ndarray, numpy.ndarray]] = []
     for i in range(longest + 1):
         log_prob, state = step(labels, state)

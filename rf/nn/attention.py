@@ -280,11 +280,10 @@ class CausalSelfAttention(SelfAttentionBase):
         """Keys and values of no frames."""
         accum = Dim(0, name="self_att_history")
         dims = [*batch_dims, accum, self.num_heads]
-        return CausalSelfAttentionState(
-            k_accum=zeros([*dims, self.key_dim_per_head]),
-            v_accum=zeros([*dims, self.value_dim_per_head]),
-            accum_axis=accum,
-        )
+        device = self.qkv.weight.device
+        k = zeros([*dims, self.key_dim_per_head], device=device)
+        v = zeros([*dims, self.value_dim_per_head], device=device)
+        return CausalSelfAttentionState(k_accum=k, v_accum=v, accum_axis=accum)
 
 
 def starts_sequence(axis: Dim, state: CausalSelfAttentionState | None) -> bool:

@@ -346,9 +346,7 @@ class LearnedRelativePositionalEncoding(Module):
             indices = self._clipped(copy_to_device(_relative_positions(first, dim, offset), self.pos_emb.device))
         else:
             key = ("clipped", -self.clipping, 0 if self.causal else self.clipping)
-            backend, raw = _rows(
-                key, first - offset, end - offset, "int32", self.pos_emb.device, self.pos_emb.backend
-            )
+            backend, raw = _rows(key, first - offset, end - offset, "int32", self.pos_emb.device, self.pos_emb.backend)
             indices = make_tensor(backend, raw, (dim,), "int32", None, self.clipped_spatial_dim)
         return gather(self.pos_emb, indices=indices, axis=self.clipped_spatial_dim), dim
 

@@ -79,7 +79,8 @@ class LSTM(Module):
     def default_initial_state(self, *, batch_dims: Collection[Dim]) -> LstmState:
         """Zeros over batch_dims and `out_dim`."""
         dims = [*batch_dims, self.out_dim]
-        return LstmState(h=zeros(dims, feature_dim=self.out_dim), c=zeros(dims, feature_dim=self.out_dim))
+        h, c = (zeros(dims, feature_dim=self.out_dim, device=self.ff_weight.device) for _ in range(2))
+        return LstmState(h=h, c=c)
 
 
 class ZoneoutLSTM(LSTM):

@@ -49,8 +49,16 @@ RF_KERNEL(mean, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : a
 RF_KERNEL(any, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : at::any(x, s[0].ints, false))
 RF_KERNEL(all, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : at::all(x, s[0].ints, false))
 RF_KERNEL(logsumexp, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : at::logsumexp(x, s[0].ints, false))
-RF_FRESH(argmax, 1, at::argmax(x, s[0].integer, false).to(at::kInt))
-RF_FRESH(argmin, 1, at::argmin(x, s[0].integer, false).to(at::kInt))
+
+// Index of the first largest or smallest value; 0 where there is none.
+at::Tensor index_of_extremum(const at::Tensor& x, int64_t axis, bool largest) {
+  if (x.size(axis) > 0) return (largest ? at::argmax(x, axis, false) : at::argmin(x, axis, false)).to(at::kInt);
+  c10::SmallVector<int64_t, 8> sizes(x.sizes().begin(), x.sizes().end());
+  sizes.erase(sizes.begin() + axis);
+  return at::zeros(sizes, x.options().dtype(at::kInt));
+}
+RF_FRESH(argmax, 1, index_of_extremum(x, s[0].integer, true))
+RF_FRESH(argmin, 1, index_of_extremum(x, s[0].integer, false))
 RF_FRESH(cumsum, 1, at::cumsum(x, s[0].integer, x.scalar_type()))
 
 // The maximum over no elements is -inf, or the lowest integer; ATen refuses to say.
