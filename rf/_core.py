@@ -1,7 +1,8 @@
 """Which core is active: the native one when it is built and wanted, else the specification in `rf._core_py`.
 
-`RF_CORE=python` forces the specification; `RF_CORE=native` makes a missing native core an error instead of a notice. The
-error is raised by the first use of a backend, not by the import: so the command line can report it, and `rf doctor` work.
+`RF_CORE=python` forces the specification; `RF_CORE=native` makes a missing native core an error instead of a notice.
+The error is raised by the first use of a backend, not by the import: so the command line can report it, and `rf doctor`
+works.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-// What the core and a native backend tell each other. A native backend is a second extension module that hands over a NativeBackend in a
-// capsule; the core then keeps its arrays as payloads and calls its kernels directly, without making Python objects for them.
+// What the core and a native backend tell each other. A native backend is a second extension module that hands over a
+// NativeBackend in a capsule; the core then keeps its arrays as payloads and calls its kernels directly, without making
+// Python objects for them.
 #pragma once
 #include <Python.h>
 
@@ -18,8 +19,8 @@ using Payload = void*;
 struct Static {
   enum Kind : uint8_t { kNone, kBool, kInt, kFloat, kInts, kDtype, kOther };
   Kind kind = kNone;
-  int64_t integer = 0;  // kBool, kInt; for kDtype the number of the dtype
-  double number = 0;    // kBool, kInt and kFloat
+  int64_t integer = 0;       // kBool, kInt; for kDtype the number of the dtype
+  double number = 0;         // kBool, kInt and kFloat
   std::vector<int64_t> ints; // kInts: those of a tuple; of nested tuples, one after the other
 };
 
@@ -30,11 +31,11 @@ struct NativeBackend {
   uint32_t version;
   void (*retain)(Payload);
   void (*release)(Payload);
-  PyObject* (*wrap)(Payload);          // the Python array object, a new reference
-  Payload (*unwrap)(PyObject*);        // an owned payload, or null with an error
-  int (*dtype)(Payload);               // number in rf.dtypes.ALL
-  bool (*on_host)(Payload);            // whether the data lies in host memory
-  Kernel (*find)(const char* kernel);  // null: not native, use the Python kernel
+  PyObject* (*wrap)(Payload);         // the Python array object, a new reference
+  Payload (*unwrap)(PyObject*);       // an owned payload, or null with an error
+  int (*dtype)(Payload);              // number in rf.dtypes.ALL
+  bool (*on_host)(Payload);           // whether the data lies in host memory
+  Kernel (*find)(const char* kernel); // null: not native, use the Python kernel
 };
 
 } // namespace rf

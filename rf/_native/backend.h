@@ -31,7 +31,7 @@ struct BackendEntry {
   PyObject* kernels = nullptr;
   bool computes = true;
   bool host_only = false; // all arrays lie in host memory
-  int number = 0; // position in `backends`
+  int number = 0;         // position in `backends`
   const NativeBackend* native = nullptr;
   Execute execute = nullptr; // how an instruction of a native backend is run: directly, or recorded
   PyObject* tape = nullptr;  // what is being recorded

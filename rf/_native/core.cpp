@@ -1,5 +1,5 @@
-// The native core of rf: holds Dims and Tensors and runs plans. rf/_core_py.py is its specification. One translation unit, one header per
-// concept:
+// The native core of rf: holds Dims and Tensors and runs plans. rf/_core_py.py is its specification. One translation
+// unit, one header per concept:
 //   util.h      owned references, imported names        plan.h      plans and their cache
 //   api.h       what a native backend provides          run.h       running plans
 //   dim.h       DimBase                                 op.h        Op: key, look-up, call
@@ -14,7 +14,8 @@ namespace rf {
 // make_tensor(backend, raw, dims, dtype, feature_dim=None, sparse_dim=None)
 PyObject* make_tensor(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (n < 4 || n > 6 || !PyTuple_Check(args[2])) {
-    PyErr_SetString(PyExc_TypeError, "make_tensor(backend, raw, dims: tuple, dtype, feature_dim=None, sparse_dim=None)");
+    PyErr_SetString(PyExc_TypeError,
+                    "make_tensor(backend, raw, dims: tuple, dtype, feature_dim=None, sparse_dim=None)");
     return nullptr;
   }
   BackendEntry* backend = entry_of(args[0]);
@@ -36,7 +37,8 @@ PyObject* make_tensor(PyObject*, PyObject* const* args, Py_ssize_t n) {
 TensorObject* from_spec(PyObject* spec) {
   PyObject *dims, *dtype, *feature, *sparse;
   if (!PyTuple_Check(spec) || !PyArg_ParseTuple(spec, "O!OOO", &PyTuple_Type, &dims, &dtype, &feature, &sparse)) {
-    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a result is described by (dims, dtype, feature_dim, sparse_dim)");
+    if (!PyErr_Occurred())
+      PyErr_SetString(PyExc_TypeError, "a result is described by (dims, dtype, feature_dim, sparse_dim)");
     return nullptr;
   }
   int number = dtype_number(dtype);
@@ -65,8 +67,8 @@ bool call_native(KernelCall& call, int num_out, TensorObject** results) {
   int num_in = static_cast<int>(in.size());
   bool ok = backend.tape ? execute_and_note(backend, call.kernel, call.statics, statics, kernel, num_in, num_out,
                                             in.data(), out.data())
-            : kernel ? kernel(in.data(), num_in, statics.data(), out.data())
-                     : execute_python(backend, call.kernel, call.statics, num_in, num_out, in.data(), out.data());
+            : kernel     ? kernel(in.data(), num_in, statics.data(), out.data())
+                         : execute_python(backend, call.kernel, call.statics, num_in, num_out, in.data(), out.data());
   if (!ok) return false;
   for (int i = 0; i < num_out; ++i) {
     results[i]->backend = &backend;
@@ -185,7 +187,8 @@ PyObject* register_native(PyObject*, PyObject* args) {
 
 PyMethodDef methods[] = {
     {"make_tensor", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(make_tensor)), METH_FASTCALL,
-     "make_tensor(backend, raw, dims, dtype, feature_dim=None, sparse_dim=None)\n--\n\nA Tensor around a raw result, unchecked."},
+     "make_tensor(backend, raw, dims, dtype, feature_dim=None, sparse_dim=None)\n--\n\nA Tensor around a raw result, "
+     "unchecked."},
     {"apply", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(apply)), METH_FASTCALL,
      "apply(kernel, inputs, static, outs)\n--\n\nCall one kernel; see rf._core_py.apply."},
     {"register_native", register_native, METH_VARARGS, "register_native(backend, capsule)"},
@@ -251,8 +254,15 @@ bool import_dtypes() {
 }
 
 PyModuleDef module_def = {
-    PyModuleDef_HEAD_INIT, "rf._native._core", "The native core; see rf._core_py for what it does.", -1, methods,
-    nullptr,               nullptr,            nullptr,                                              nullptr,
+    PyModuleDef_HEAD_INIT,
+    "rf._native._core",
+    "The native core; see rf._core_py for what it does.",
+    -1,
+    methods,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
 };
 
 } // namespace rf
@@ -262,7 +272,8 @@ PyMODINIT_FUNC PyInit__core() {
   if (!import_names() || !import_dtypes()) return nullptr;
   Ref methods_module(PyImport_ImportModule("rf._tensor_methods"));
   Ref base(methods_module ? PyObject_GetAttrString(methods_module.get(), "TensorMethods") : nullptr);
-  if (!base || !make_dim_type() || !make_tensor_type(base.get()) || !make_op_type() || !make_tape_type()) return nullptr;
+  if (!base || !make_dim_type() || !make_tensor_type(base.get()) || !make_op_type() || !make_tape_type())
+    return nullptr;
   Ref module(PyModule_Create(&module_def));
   if (!module) return nullptr;
   if (PyModule_AddObjectRef(module.get(), "NATIVE", Py_True) < 0 ||

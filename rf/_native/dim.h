@@ -8,8 +8,7 @@
 namespace rf {
 
 struct DimObject {
-  PyObject_HEAD
-  PyObject* same_as;
+  PyObject_HEAD PyObject* same_as;
   PyObject* size_dims; // tuple, or None/null while unknown
   PyObject* cache;     // dict: number of an auxiliary array -> raw array
   long long extent;

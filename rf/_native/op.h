@@ -5,8 +5,7 @@
 namespace rf {
 
 struct OpObject {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+  PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* name;
   PyObject* planner;
   int num_tensors;
@@ -78,8 +77,18 @@ public:
 
 private:
   enum : uint8_t {
-    kTensor = 0x80, kDim = 0xA0, kTuple = 0xA1, kNone = 0xB2, kFalse = 0xB0, kTrue = 0xB1, kInt = 0xB3, kFloat = 0xB4,
-    kString = 0xB5, kSizeDims = 0xC0, kSameDims = 0xFE, kNothing = 0xFF,
+    kTensor = 0x80,
+    kDim = 0xA0,
+    kTuple = 0xA1,
+    kNone = 0xB2,
+    kFalse = 0xB0,
+    kTrue = 0xB1,
+    kInt = 0xB3,
+    kFloat = 0xB4,
+    kString = 0xB5,
+    kSizeDims = 0xC0,
+    kSameDims = 0xFE,
+    kNothing = 0xFF,
   };
 
   void put(uint8_t byte) { bytes[size++] = byte; }
@@ -165,8 +174,8 @@ private:
   Py_ssize_t num_args_;
 };
 
-// The cached scalar Tensor (a new reference) of a Python float or int beside operands of `dtype`. Sets *usual to false, and returns null without
-// an error, when the general path has to decide.
+// The cached scalar Tensor (a new reference) of a Python float or int beside operands of `dtype`. Sets *usual to false,
+// and returns null without an error, when the general path has to decide.
 inline PyObject* scalar_operand(BackendEntry& backend, PyObject* number, uint8_t dtype, bool* usual) {
   ScalarKey key;
   *usual = true;

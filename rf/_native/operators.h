@@ -5,12 +5,29 @@
 namespace rf {
 
 enum Operator {
-  kAdd, kSub, kMul, kTruediv, kFloordiv, kMod, kPow, kAnd, kOr, kNeg, kAbs, kInvert, kLess, kLessEqual, kEqual, kNotEqual, kGreater,
-  kGreaterEqual, kNumOperators,
+  kAdd,
+  kSub,
+  kMul,
+  kTruediv,
+  kFloordiv,
+  kMod,
+  kPow,
+  kAnd,
+  kOr,
+  kNeg,
+  kAbs,
+  kInvert,
+  kLess,
+  kLessEqual,
+  kEqual,
+  kNotEqual,
+  kGreater,
+  kGreaterEqual,
+  kNumOperators,
 };
 constexpr const char* kOperatorOps[kNumOperators] = {
-    "add",         "sub", "mul", "truediv",     "floordiv", "mod",        "pow",   "logical_and", "logical_or",
-    "neg",         "abs", "logical_not", "less", "less_equal", "equal", "not_equal", "greater", "greater_equal",
+    "add", "sub", "mul",         "truediv", "floordiv",   "mod",   "pow",       "logical_and", "logical_or",
+    "neg", "abs", "logical_not", "less",    "less_equal", "equal", "not_equal", "greater",     "greater_equal",
 };
 inline OpObject* operator_ops[kNumOperators];
 

@@ -41,13 +41,14 @@ inline bool execute_python(BackendEntry& backend, PyObject* kernel, PyObject* st
 inline bool execute_direct(BackendEntry& backend, Instr& instr, const Payload* in, Payload* out) {
   if (Kernel kernel = instr.native[backend.number]; RF_LIKELY(kernel != nullptr))
     return kernel(in, static_cast<int>(instr.slots.size()), instr.statics.data(), out);
-  return execute_python(backend, instr.kernel, instr.statics_tuple, static_cast<int>(instr.slots.size()),
-                        instr.num_out, in, out);
+  return execute_python(backend, instr.kernel, instr.statics_tuple, static_cast<int>(instr.slots.size()), instr.num_out,
+                        in, out);
 }
 
 inline void resolve(Plan& plan, BackendEntry& backend) {
   if (backend.native)
-    for (Instr& instr : plan.instrs) instr.native[backend.number] = backend.native->find(PyUnicode_AsUTF8(instr.kernel));
+    for (Instr& instr : plan.instrs)
+      instr.native[backend.number] = backend.native->find(PyUnicode_AsUTF8(instr.kernel));
   plan.resolved[backend.number] = true;
 }
 

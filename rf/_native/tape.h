@@ -1,5 +1,6 @@
-// Recording: while a tape is being made, instructions of a native backend are run by another function, which notes what it runs. Off, nothing is
-// different from never having recorded. A tape can be replayed without Dims, plans or Python, which measures what the kernels alone cost.
+// Recording: while a tape is being made, instructions of a native backend are run by another function, which notes what
+// it runs. Off, nothing is different from never having recorded. A tape can be replayed without Dims, plans or Python,
+// which measures what the kernels alone cost.
 #pragma once
 #include "run.h"
 
@@ -11,14 +12,14 @@ struct TapeEntry {
   PyObject* kernel; // name
   PyObject* statics_tuple;
   std::vector<Static> statics;
-  Kernel native; // null: a Python kernel
+  Kernel native;           // null: a Python kernel
   std::vector<Payload> in; // retained, null for an absent operand
   std::vector<Payload> out;
   int64_t ns; // of the recorded call
 };
 
-// A tape as a program over numbered slots, so that a replay looks nothing up. What no recorded call made (parameters, inputs, masks) is a leaf, and is used as it
-// was. A result is released after its last use, as in the recorded step.
+// A tape as a program over numbered slots, so that a replay looks nothing up. What no recorded call made (parameters,
+// inputs, masks) is a leaf, and is used as it was. A result is released after its last use, as in the recorded step.
 struct Program {
   struct Step {
     std::vector<int> in; // -1 for an absent operand
@@ -68,10 +69,9 @@ inline Program compile_tape(const std::vector<TapeEntry>& entries, const std::ve
 }
 
 struct TapeObject {
-  PyObject_HEAD
-  BackendEntry* backend;
+  PyObject_HEAD BackendEntry* backend;
   std::vector<TapeEntry>* entries;
-  Program* program;            // of the last replay, whose `wanted` is kept beside it
+  Program* program; // of the last replay, whose `wanted` is kept beside it
   std::vector<Payload> wanted;
 };
 
@@ -79,7 +79,8 @@ inline PyTypeObject* TapeType = nullptr;
 inline TapeObject* as_tape(PyObject* p) { return reinterpret_cast<TapeObject*>(p); }
 
 inline int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 inline bool execute_and_note(BackendEntry& backend, PyObject* kernel, PyObject* statics_tuple,
@@ -209,8 +210,8 @@ inline PyObject* tape_replay(PyObject* self, PyObject* args) {
       for (Py_ssize_t i = 0; ok && i < n; ++i) {
         Payload original = wanted[static_cast<size_t>(i)];
         auto found = program.slot_of.find(original);
-        PyObject* raw =
-            native->wrap(found == program.slot_of.end() ? original : program.values[static_cast<size_t>(found->second)]);
+        PyObject* raw = native->wrap(
+            found == program.slot_of.end() ? original : program.values[static_cast<size_t>(found->second)]);
         ok = raw != nullptr;
         if (raw) PyList_SET_ITEM(raws.get(), i, raw);
       }
@@ -248,7 +249,8 @@ inline PyObject* start_recording(PyObject*, PyObject* object) {
   BackendEntry* backend = entry_of(object);
   if (!backend) return nullptr;
   if (!backend->native || backend->tape) {
-    PyErr_SetString(PyExc_RuntimeError, backend->tape ? "already recording" : "only a native backend can be recorded here");
+    PyErr_SetString(PyExc_RuntimeError,
+                    backend->tape ? "already recording" : "only a native backend can be recorded here");
     return nullptr;
   }
   auto* tape = PyObject_New(TapeObject, TapeType);

@@ -1,8 +1,9 @@
-// Tensor: the object. The specification is `Tensor` in rf/_core_py.py; methods that do not depend on storage are inherited from
-// rf._tensor_methods.TensorMethods.
+// Tensor: the object. The specification is `Tensor` in rf/_core_py.py; methods that do not depend on storage are
+// inherited from rf._tensor_methods.TensorMethods.
 //
-// The data is a Python array (`raw`) or, on a native backend, a payload, for which a Python object is only made when somebody asks for
-// `raw_tensor`. A Tensor is not tracked by the garbage collector: what it refers to (dims, arrays) never refers back to it.
+// The data is a Python array (`raw`) or, on a native backend, a payload, for which a Python object is only made when
+// somebody asks for `raw_tensor`. A Tensor is not tracked by the garbage collector: what it refers to (dims, arrays)
+// never refers back to it.
 #pragma once
 #include "backend.h"
 #include "dim.h"
@@ -10,8 +11,7 @@
 namespace rf {
 
 struct TensorObject {
-  PyObject_HEAD
-  PyObject* dims; // tuple
+  PyObject_HEAD PyObject* dims; // tuple
   PyObject* raw;
   Payload payload;
   BackendEntry* backend; // null for a template
@@ -25,13 +25,11 @@ inline PyTypeObject* TensorType = nullptr;
 
 constexpr int kMaxDtypes = 16;
 inline PyObject* dtype_names[kMaxDtypes];
-inline uint8_t dtype_kind[kMaxDtypes];                   // 0 bool, 1 int, 2 float, 3 complex, 255 other
-inline uint8_t dtype_result[kMaxDtypes][kMaxDtypes];     // promotion; 255: none
+inline uint8_t dtype_kind[kMaxDtypes];               // 0 bool, 1 int, 2 float, 3 complex, 255 other
+inline uint8_t dtype_result[kMaxDtypes][kMaxDtypes]; // promotion; 255: none
 inline int num_dtypes = 0;
 
-inline bool is_tensor(PyObject* p) {
-  return Py_TYPE(p) == TensorType || PyType_IsSubtype(Py_TYPE(p), TensorType);
-}
+inline bool is_tensor(PyObject* p) { return Py_TYPE(p) == TensorType || PyType_IsSubtype(Py_TYPE(p), TensorType); }
 inline TensorObject* as_tensor(PyObject* p) { return reinterpret_cast<TensorObject*>(p); }
 inline PyObject* as_object(TensorObject* t) { return reinterpret_cast<PyObject*>(t); }
 
@@ -97,8 +95,8 @@ inline void tensor_dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-// Only subclasses written in Python are tracked and come here. That the slot is filled also keeps Tensor itself from inheriting the tracking flag of its
-// base class, which free list and allocation count on.
+// Only subclasses written in Python are tracked and come here. That the slot is filled also keeps Tensor itself from
+// inheriting the tracking flag of its base class, which free list and allocation count on.
 inline int tensor_traverse(PyObject* self, visitproc visit, void* arg) {
   TensorObject* t = as_tensor(self);
   Py_VISIT(Py_TYPE(self));
@@ -152,8 +150,8 @@ inline int tensor_set_raw(PyObject* self, PyObject* value, void*) {
 }
 
 inline int tensor_init(PyObject* self, PyObject* args, PyObject* kwargs) {
-  static const char* keywords[] = {"name",        "dims",             "dtype",      "sparse_dim",
-                                   "feature_dim", "feature_dim_axis", "raw_tensor", nullptr};
+  static const char* keywords[] = {"name",       "dims", "dtype", "sparse_dim", "feature_dim", "feature_dim_axis",
+                                   "raw_tensor", nullptr};
   PyObject *name = Py_None, *dims = nullptr, *dtype = Py_None, *sparse = Py_None, *feature = Py_None, *axis = Py_None;
   PyObject* raw = Py_None;
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OOO$OOOO:Tensor", const_cast<char**>(keywords), &name, &dims, &dtype,
@@ -224,7 +222,9 @@ inline int tensor_set_sparse(PyObject* self, PyObject* value, void*) {
   return set_checked_dim(self, value, names.prepare_check_sparse_dim, &as_tensor(self)->sparse_dim);
 }
 
-inline PyObject* tensor_has_raw(PyObject* self, PyObject*) { return PyBool_FromLong(as_tensor(self)->backend != nullptr); }
+inline PyObject* tensor_has_raw(PyObject* self, PyObject*) {
+  return PyBool_FromLong(as_tensor(self)->backend != nullptr);
+}
 
 inline PyGetSetDef tensor_getset[] = {
     {"dims", tensor_get_dims, nullptr, "The dims in storage order.", nullptr},
@@ -232,7 +232,8 @@ inline PyGetSetDef tensor_getset[] = {
     {"name", tensor_get_name, tensor_set_name, "For error messages only; carries no meaning.", nullptr},
     {"backend", tensor_get_backend, nullptr, "The backend that owns the raw tensor; None for a template.", nullptr},
     {"raw_tensor", tensor_get_raw, tensor_set_raw, "The backend's own array; None for a template.", nullptr},
-    {"feature_dim", tensor_get_feature, tensor_set_feature, "The dim that feature-wise functions use by default.", nullptr},
+    {"feature_dim", tensor_get_feature, tensor_set_feature, "The dim that feature-wise functions use by default.",
+     nullptr},
     {"sparse_dim", tensor_get_sparse, tensor_set_sparse, "The dim that the values are indices into.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };

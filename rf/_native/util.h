@@ -39,7 +39,8 @@ private:
   PyObject* p_ = nullptr;
 };
 
-// Python functions and strings that the core needs, set up once when the module is loaded. Kept for the life of the process.
+// Python functions and strings that the core needs, set up once when the module is loaded. Kept for the life of the
+// process.
 struct Names {
   PyObject* prepare_operands;
   PyObject* prepare_make_plan;
@@ -52,8 +53,8 @@ struct Names {
   PyObject* prepare_check_raw;
   PyObject* prepare_check_feature_dim;
   PyObject* prepare_check_sparse_dim;
-  PyObject* ops;            // rf._registry.OPS
-  PyObject* auxiliary_key;  // rf._dim.auxiliary_key, fetched at first use: rf._dim imports the core
+  PyObject* ops;           // rf._registry.OPS
+  PyObject* auxiliary_key; // rf._dim.auxiliary_key, fetched at first use: rf._dim imports the core
   PyObject* s_settle;
   PyObject* s_auxiliary;
   PyObject* s_copy;

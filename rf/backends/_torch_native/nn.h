@@ -30,8 +30,9 @@ at::Tensor contract(const at::Tensor& a, const at::Tensor& b, size_t num_common,
   sizes.append(only_b.begin(), only_b.end());
   return at::_unsafe_view(y, sizes);
 }
-RF_FRESH(contract, 2, contract(x, tensor(in[1]), static_cast<size_t>(s[0].integer), static_cast<size_t>(s[1].integer),
-                               static_cast<size_t>(s[2].integer), static_cast<size_t>(s[3].integer)))
+RF_FRESH(contract, 2,
+         contract(x, tensor(in[1]), static_cast<size_t>(s[0].integer), static_cast<size_t>(s[1].integer),
+                  static_cast<size_t>(s[2].integer), static_cast<size_t>(s[3].integer)))
 
 // The weight lies as (in, out), so no transposed view of it is made.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const Payload& bias) {
@@ -59,9 +60,9 @@ bool plain(const at::Tensor& x) {
   return x.is_cpu() && !x.key_set().has_any(special) && !c10::impl::dispatch_mode_enabled();
 }
 
-// What is masked out, as a contiguous array of the shape of x, for ATen's masked softmax; undefined if all of a row is, which that function does not allow.
-// The layers of a model ask for the same one again and again, so the last ones are kept; they are recognized by their mask, which is referred to weakly.
-// Call it while holding the lock.
+// What is masked out, as a contiguous array of the shape of x, for ATen's masked softmax; undefined if all of a row is,
+// which that function does not allow. The layers of a model ask for the same one again and again, so the last ones are
+// kept; they are recognized by their mask, which is referred to weakly. Call it while holding the lock.
 const at::Tensor& padding_of(const at::Tensor& mask, const at::Tensor& x, int64_t axis) {
   struct Entry {
     c10::weak_intrusive_ptr<c10::TensorImpl> mask;
@@ -92,7 +93,8 @@ const at::Tensor& padding_of(const at::Tensor& mask, const at::Tensor& x, int64_
   return cache[next].padding;
 }
 
-// ATen's masked softmax does everything in one pass, but only element by element: with more data the vectorized softmax is ahead.
+// ATen's masked softmax does everything in one pass, but only element by element: with more data the vectorized softmax
+// is ahead.
 constexpr int64_t kFusedMaskLimit = 2048;
 
 double lowest(at::ScalarType type) {
@@ -103,13 +105,11 @@ double lowest(at::ScalarType type) {
 at::Tensor masked_softmax(const at::Tensor& x, const at::Tensor& mask, int64_t axis, bool below_autograd) {
   if (x.numel() <= kFusedMaskLimit && x.numel() > 0 && x.scalar_type() == at::kFloat && plain(x)) {
     const at::Tensor& padding = padding_of(mask, x, axis);
-    if (padding.defined())
-      return evaluate(x, below_autograd, [&] { return at::_masked_softmax(x, padding, axis, 2); });
+    if (padding.defined()) return evaluate(x, below_autograd, [&] { return at::_masked_softmax(x, padding, axis, 2); });
   }
   const at::Tensor& zero = scalar_of(0, x.scalar_type());
   const at::Tensor& low = scalar_of(lowest(x.scalar_type()), x.scalar_type());
-  return evaluate(x, below_autograd,
-                  [&] { return at::where(mask, at::softmax(at::where(mask, x, low), axis), zero); });
+  return evaluate(x, below_autograd, [&] { return at::where(mask, at::softmax(at::where(mask, x, low), axis), zero); });
 }
 
 bool k_masked_softmax(const Payload* in, int, const Static* s, Payload* out) {
@@ -174,7 +174,8 @@ const at::Tensor& causal_mask(const at::Tensor& x) {
   return mask;
 }
 
-// Softmax over the last axis of (..., query, key) of what an optional mask lets through, and if causal, of keys up to the query only.
+// Softmax over the last axis of (..., query, key) of what an optional mask lets through, and if causal, of keys up to
+// the query only.
 bool k_attention_softmax(const Payload* in, int, const Static* s, Payload* out) {
   HANDLE_TH_ERRORS
   const at::Tensor& x = tensor(in[0]);
@@ -201,9 +202,11 @@ bool k_attention_softmax(const Payload* in, int, const Static* s, Payload* out) 
   END_HANDLE_TH_ERRORS_RET(false)
 }
 
-// (content[..., i, j] + position[..., i, j - i + (n_query - 1)]) * factor. Without gradients, the shifted positions are a view: row i begins one
-// element earlier than the one before. The gradient of such a view is slow, so with gradients it is padded and reshaped (Dai et al. 2019, arXiv:1901.02860).
-at::Tensor add_rel_shifted(const at::Tensor& content, const at::Tensor& position, const at::Tensor& factor, bool below) {
+// (content[..., i, j] + position[..., i, j - i + (n_query - 1)]) * factor. Without gradients, the shifted positions are
+// a view: row i begins one element earlier than the one before. The gradient of such a view is slow, so with gradients
+// it is padded and reshaped (Dai et al. 2019, arXiv:1901.02860).
+at::Tensor add_rel_shifted(const at::Tensor& content, const at::Tensor& position, const at::Tensor& factor,
+                           bool below) {
   int64_t n_query = content.size(-2), n_key = content.size(-1), n_pos = position.size(-1);
   if (n_query == 0 || n_key == 0) return content.clone();
   at::Tensor shifted;
@@ -304,9 +307,8 @@ bool k_dropout(const Payload* in, int, const Static* s, Payload* out) {
   }
   c10::SmallVector<int64_t, 8> sizes(static_cast<size_t>(x.dim()), 1);
   for (int64_t a : s[1].ints) sizes[static_cast<size_t>(a)] = x.size(a);
-  give(out[0], evaluate(x, constant(in, 1), [&] {
-         return at::mul(x, at::dropout(at::ones(sizes, x.options()), p, true));
-       }));
+  give(out[0],
+       evaluate(x, constant(in, 1), [&] { return at::mul(x, at::dropout(at::ones(sizes, x.options()), p, true)); }));
   return true;
   END_HANDLE_TH_ERRORS_RET(false)
 }
@@ -316,16 +318,16 @@ bool k_lstm_step(const Payload* in, int, const Static*, Payload* out) {
   const at::Tensor& x = tensor(in[0]);
   at::Tensor gates = at::add(at::linear(x, tensor(in[3]), optional(in[5])), at::linear(tensor(in[1]), tensor(in[4])));
   std::vector<at::Tensor> parts = gates.chunk(4, -1);
-  at::Tensor c = at::add(at::mul(at::sigmoid(parts[1]), tensor(in[2])),
-                         at::mul(at::sigmoid(parts[0]), at::tanh(parts[2])));
+  at::Tensor c =
+      at::add(at::mul(at::sigmoid(parts[1]), tensor(in[2])), at::mul(at::sigmoid(parts[0]), at::tanh(parts[2])));
   give(out[0], at::mul(at::sigmoid(parts[3]), at::tanh(c)));
   give(out[1], std::move(c));
   return true;
   END_HANDLE_TH_ERRORS_RET(false)
 }
 
-// (batch..., in, space...) * (out, in / groups, size...): s = strides, (left, right) paddings, dilations, groups. Where there is no window,
-// ATen is given room for one, which is dropped again.
+// (batch..., in, space...) * (out, in / groups, size...): s = strides, (left, right) paddings, dilations, groups. Where
+// there is no window, ATen is given room for one, which is dropped again.
 at::Tensor conv(at::Tensor x, const at::Tensor& filter, const std::optional<at::Tensor>& bias, const Static* s) {
   const std::vector<int64_t>&strides = s[0].ints, &edges = s[1].ints, &dilations = s[2].ints;
   auto n = static_cast<int64_t>(strides.size());
@@ -352,8 +354,9 @@ at::Tensor conv(at::Tensor x, const at::Tensor& filter, const std::optional<at::
     symmetric = symmetric && left == right && length > 0;
   }
   if (!symmetric) x = at::constant_pad_nd(x, pad);
-  at::Tensor y = at::convolution(x, filter, bias, strides, symmetric ? at::IntArrayRef(padding) : at::IntArrayRef(no_padding),
-                                 dilations, false, no_padding, s[3].integer);
+  at::Tensor y =
+      at::convolution(x, filter, bias, strides, symmetric ? at::IntArrayRef(padding) : at::IntArrayRef(no_padding),
+                      dilations, false, no_padding, s[3].integer);
   if (short_of_window)
     for (int64_t i = 0; i < n; ++i)
       if (short_axes[static_cast<size_t>(i)]) y = y.slice(2 + i, 0, 0);

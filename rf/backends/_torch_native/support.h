@@ -1,6 +1,7 @@
 // What kernels are written with: operands as at::Tensor, results, locks, scalars, the macros.
 //
-// A payload is a TensorImpl with one reference; an operand slot can be read as an at::Tensor, which is one such pointer.
+// A payload is a TensorImpl with one reference; an operand slot can be read as an at::Tensor, which is one such
+// pointer.
 #pragma once
 #include "../../_native/api.h"
 
@@ -120,7 +121,8 @@ std::optional<at::Tensor> optional(const Payload& p) {
 
 void give(Payload& out, at::Tensor&& result) { out = result.unsafeReleaseTensorImpl(); }
 
-// Lets other threads run while a kernel works on much data. For little data, giving up the lock would cost more than the kernel.
+// Lets other threads run while a kernel works on much data. For little data, giving up the lock would cost more than
+// the kernel.
 class Unlocked {
 public:
   explicit Unlocked(const at::Tensor& x) {
@@ -136,14 +138,16 @@ private:
   PyThreadState* state_ = nullptr;
 };
 
-// Whether autograd has nothing to record for an op on the first `n` operands. It would find that out itself, a dispatch per op later.
+// Whether autograd has nothing to record for an op on the first `n` operands. It would find that out itself, a dispatch
+// per op later.
 bool constant(const Payload* in, int n) {
   for (int i = 0; i < n; ++i)
     if (in[i] && tensor(in[i]).unsafeGetTensorImpl()->autograd_meta() != nullptr) return false;
   return true;
 }
 
-// Evaluates a kernel's expression; below autograd where nothing is to be recorded, which is only right where the result shares no memory with an operand.
+// Evaluates a kernel's expression; below autograd where nothing is to be recorded, which is only right where the result
+// shares no memory with an operand.
 template <class F> at::Tensor evaluate(const at::Tensor& x, bool below_autograd, F&& expression) {
   Unlocked unlocked(x);
   if (!below_autograd) return expression();
@@ -151,11 +155,10 @@ template <class F> at::Tensor evaluate(const at::Tensor& x, bool below_autograd,
   return expression();
 }
 
-// A kernel from an expression on the operands in[0] (also called x), in[1], ... and static arguments s[0], ... RF_VIEW is for results that may share memory with x,
-// RF_FRESH for those that never do, with `n` operands.
+// A kernel from an expression on the operands in[0] (also called x), in[1], ... and static arguments s[0], ... RF_VIEW
+// is for results that may share memory with x, RF_FRESH for those that never do, with `n` operands.
 #define RF_KERNEL(name, below_autograd, expression)                                                                    \
-  bool k_##name(const Payload* in, [[maybe_unused]] int num_in, [[maybe_unused]] const Static* s,               \
-                Payload* out) {                                   \
+  bool k_##name(const Payload* in, [[maybe_unused]] int num_in, [[maybe_unused]] const Static* s, Payload* out) {      \
     HANDLE_TH_ERRORS                                                                                                   \
     const at::Tensor& x = tensor(in[0]);                                                                               \
     give(out[0], evaluate(x, below_autograd, [&]() -> at::Tensor { return expression; }));                             \
@@ -165,10 +168,10 @@ template <class F> at::Tensor evaluate(const at::Tensor& x, bool below_autograd,
 #define RF_VIEW(name, expression) RF_KERNEL(name, false, expression)
 #define RF_FRESH(name, n, expression) RF_KERNEL(name, constant(in, n), expression)
 
-// Elementwise kernels on one or two operands, which are the many. ATen gives no warnings here, so the buffer for them, which HANDLE_TH_ERRORS
-// sets up, is left out.
+// Elementwise kernels on one or two operands, which are the many. ATen gives no warnings here, so the buffer for them,
+// which HANDLE_TH_ERRORS sets up, is left out.
 #define RF_ELEMENTWISE(name, n, expression)                                                                            \
-  bool k_##name(const Payload* in, int, const Static*, Payload* out) {                                                      \
+  bool k_##name(const Payload* in, int, const Static*, Payload* out) {                                                 \
     try {                                                                                                              \
       const at::Tensor& x = tensor(in[0]);                                                                             \
       give(out[0], evaluate(x, constant(in, n), [&]() -> at::Tensor { return expression; }));                          \
@@ -182,7 +185,7 @@ template <class F> at::Tensor evaluate(const at::Tensor& x, bool below_autograd,
 #define RF_BINARY(name, function) RF_ELEMENTWISE(name, 2, function(x, tensor(in[1])))
 
 const std::array<at::ScalarType, 12> kDtypes = {
-    at::kBool, at::kByte,     at::kChar,  at::kShort,  at::kInt,           at::kLong,
+    at::kBool, at::kByte,     at::kChar,  at::kShort,  at::kInt,          at::kLong,
     at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat, at::kComplexDouble,
 }; // in the order of rf.dtypes.ALL
 
@@ -203,12 +206,11 @@ const at::Tensor& scalar_of(double value, at::ScalarType type) {
   uint64_t bits;
   std::memcpy(&bits, &value, 8);
   auto [it, is_new] = cache.try_emplace({bits, static_cast<int>(type)});
-  // Not through the dispatcher: under a tracing mode that would give something that must not be kept. Nor in inference mode: what is made
-  // there cannot be saved for gradients later.
+  // Not through the dispatcher: under a tracing mode that would give something that must not be kept. Nor in inference
+  // mode: what is made there cannot be saved for gradients later.
   c10::InferenceMode normal(false);
   if (is_new) it->second = at::detail::scalar_tensor_static(value, type, at::kCPU);
   return it->second;
 }
-
 
 } // namespace
