@@ -206,6 +206,15 @@ class TensorMethods:
 
     # -- Python protocol
 
+    def __copy__(self) -> Tensor:
+        return self.copy()
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        raw = self.raw_tensor
+        if self.backend is not None and self.backend.computes:
+            raw = self.backend.kernels["copy"](raw)
+        return self._make(self.dims, raw)
+
     def numpy(self) -> numpy.ndarray:
         """The values on the host, axes in the order of `dims`, padding included."""
         if self.backend is None:

@@ -88,7 +88,8 @@ def adamw(
     backends = {p.backend.name for _, p in trainable if p.backend is not None}
     if backends != {"torch"}:
         raise BackendError(
-            f"AdamW: the parameters are on backend {', '.join(sorted(backends))}; training needs the backend torch"
+            f"AdamW: the parameters are on backend {', '.join(sorted(backends))}; "
+            "training needs the backend torch (--backend torch)"
         )
     return _TorchAdamW(trainable, betas, eps, weight_decay, max_gradient_norm)
 

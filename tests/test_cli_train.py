@@ -197,6 +197,18 @@ def test_eval_does_not_depend_on_batches(tmp_path: Path, toy: str, capsys: pytes
     assert results[0] == results[1]
 
 
+def test_eval_on_another_backend(tmp_path: Path, toy: str) -> None:
+    """The real model, trained a little on torch, recognizes the same on NumPy."""
+    run = ["--data", "numbers", "--preset", "tiny", "--batch-size", "8", "--lr", "0.003", "--warmup", "10"]
+    assert main(["train", *run, "--steps", "30", "--out", str(tmp_path)]) == 0
+    results = []
+    for backend in "torch", "numpy":
+        argv = ["--backend", backend, "--max-sequences", "3", "--beam", "2", "--json", str(tmp_path / "r")]
+        assert main(["eval", "--checkpoint", str(tmp_path), *argv]) == 0
+        results.append(json.loads((tmp_path / "r").read_text()))
+    assert results[0] == results[1]
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

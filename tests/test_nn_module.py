@@ -102,6 +102,18 @@ def test_deepcopy_is_independent_draws_anew_and_keeps_dims_and_ties() -> None:
     np.testing.assert_array_equal(other.same.bias.numpy(), 0)
 
 
+@pytest.mark.parametrize("backend", ["numpy", "torch", "meta"])
+def test_deepcopy_copies_constant_tensors(backend: str) -> None:
+    with rf.use_backend(backend):
+        module = rf.Functional(rf.relu, attribs={"constant": rf.ones([A]), "template": rf.Tensor("x", [A], "int32")})
+        other = copy.deepcopy(module)
+        assert other.constant is not module.constant and other.constant.backend is module.constant.backend
+        assert other.constant.dims == (A,) and other.template.dims == (A,) and other.template.dtype == "int32"
+        if backend != "meta":
+            assert other.constant.raw_tensor is not module.constant.raw_tensor
+            np.testing.assert_array_equal(other.constant.numpy(), 1)
+
+
 def test_a_module_that_cannot_be_called_says_so() -> None:
     with pytest.raises(NotImplementedError, match="Outer cannot be called"):
         Outer()(1)

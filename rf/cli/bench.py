@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 from rf._errors import UserError
 from rf._files import write_json
 from rf.backend import get_backend
+from rf.cli._arguments import check_output
 from rf.profile.environment import environment, threads
 from rf.profile.ops import Case, bench_ops, select_cases
 from rf.profile.report import bench_json, print_bench
@@ -48,19 +48,6 @@ def check_positive(option: str, value: int) -> None:
     """Raises UserError unless the value of the option is at least 1."""
     if value < 1:
         raise UserError(f"{option} {value}: must be at least 1")
-
-
-def check_output(option: str, path: str | None) -> None:
-    """Raises UserError when a file could not be written, before minutes have gone into what shall be written."""
-    if path is None:
-        return
-    directory = os.path.dirname(os.path.abspath(path))
-    if os.path.isdir(path):
-        raise UserError(f"{option} {path}: is a directory; name a file")
-    if not os.path.isdir(directory):
-        raise UserError(f"{option} {path}: there is no directory {directory}; make it first")
-    if not os.access(directory, os.W_OK):
-        raise UserError(f"{option} {path}: the directory {directory} cannot be written")
 
 
 class _Progress:

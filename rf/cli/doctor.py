@@ -217,7 +217,7 @@ def _asked_by_settings() -> Iterator[str]:
 def _print_report(findings: dict[str, Finding]) -> None:
     def line(label: str, name: str, ok: bool | None, text: str) -> None:
         mark = "" if ok is None else "ok" if ok else "no"
-        print(f"{label:<10} {name:<14} {mark:<3} {text}".rstrip())
+        print(f"{label:<10} {name:<20} {mark:<3} {text}".rstrip())
 
     print(f"rf {rf.__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     core = "native" if _core.NATIVE else "python"

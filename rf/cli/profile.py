@@ -13,8 +13,9 @@ from rf import models, optim
 from rf._errors import UserError
 from rf._files import write_json
 from rf.backend import get_backend, use_backend
+from rf.cli._arguments import check_output
 from rf.cli._device import check_device
-from rf.cli.bench import check_output, check_positive
+from rf.cli.bench import check_positive
 from rf.cli.train import add_data_arguments
 from rf.data import Batch, Dataset, Loader, make_loader
 from rf.profile.environment import environment, threads
