@@ -49,6 +49,8 @@ def moments(
     :param distributed: over processes too; not available, raises RfError.
     """
     _check_not_distributed("moments", distributed)
+    if use_mask:
+        x = _without_padding(x, axis)
     mean = reduce_mean(x, axis=axis, use_mask=use_mask)
     variance = reduce_mean(squared_difference(x, mean), axis=axis, use_mask=use_mask)
     if isinstance(correction, Tensor) or correction != 0:
@@ -62,8 +64,16 @@ def moments(
 
 def normalize(a: Tensor, *, axis: Dim | Sequence[Dim], epsilon: float = 1e-6) -> Tensor:
     """(a - mean) / sqrt(variance + epsilon) over the valid frames of `axis`: {..., axis} -> {..., axis}."""
+    a = _without_padding(a, axis)
     mean, variance = moments(a, axis)
     return (a - mean) * rsqrt(variance + epsilon)
+
+
+def _without_padding(x: Tensor, axis: Dim | Sequence[Dim]) -> Tensor:
+    """0 in the padding that a mean over `axis` leaves out: NaN there would reach the gradient of that mean."""
+    axes = as_dims(axis)
+    masked = [d for d in x.dims if d.need_masking() and (d in axes or any(s in axes for s in d.base.size_dims))]
+    return x.copy_masked(0.0, dims=masked) if masked else x
 
 
 class LayerNorm(Module):

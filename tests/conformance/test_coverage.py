@@ -21,6 +21,11 @@ EXEMPT_FUNCTIONS: dict[str, str] = {
         "set_random_seed get_random_state set_random_state reset_step_random_state get_static_step_based_seed".split(),
         "state of generators; tested in tests/test_ops_random.py",
     ),
+    **dict.fromkeys(
+        "gradient set_requires_gradient stop_gradient_scope".split(), "about gradients; tested in tests/test_ops_gradient.py"
+    ),
+    **dict.fromkeys("control_flow_ctx get_current_control_flow_ctx".split(), "no tensors; in tests/test_ops_control.py"),
+    "dropout_broadcast_default": "a setting; tested in tests/test_ops_random.py",
     "convert_backend": "from one backend to another, where a sample runs on one; tested in tests/test_core_tensor.py",
 }
 """Public functions that need no sample, each with the reason."""

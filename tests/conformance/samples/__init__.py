@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.sample import Sample
-from conformance.samples import conv, elementwise, index, neural, reduce, sequence, shape, structure
+from conformance.samples import conv, elementwise, index, modules, neural, reduce, sequence, shape, structure
 
 SAMPLES: list[Sample] = [
     *elementwise.SAMPLES,
@@ -14,6 +14,7 @@ SAMPLES: list[Sample] = [
     *index.SAMPLES,
     *conv.SAMPLES,
     *neural.SAMPLES,
+    *modules.SAMPLES,
 ]
 
 _ids = [s.id for s in SAMPLES]
