@@ -33,6 +33,8 @@ class TensorMethods:
         @property
         def backend(self) -> Backend | None: ...
 
+        def _has_raw(self) -> bool: ...
+
         raw_tensor: Any
         feature_dim: Dim | None
         sparse_dim: Dim | None
@@ -148,13 +150,16 @@ class TensorMethods:
 
     def copy_transpose(self, perm: Sequence[Dim | int], *, allow_int: bool = True) -> Tensor:
         """Axes in the order of `perm`, which must name every dim once. Raises DimError otherwise."""
+        if self._has_raw():
+            return OPS["permute"](self, perm if isinstance(perm, (tuple, list)) else tuple(perm), allow_int)
+        return self._make([self.dims[axis] for axis in self.axes_of_entries(perm, allow_int)], None)
+
+    def axes_of_entries(self, perm: Sequence[Dim | int], allow_int: bool) -> tuple[int, ...]:
+        """The axis of each entry of `perm`, which must name every dim once. Raises DimError otherwise."""
         axes = tuple(self._axis_of_entry(d, allow_int) for d in perm)
         if sorted(axes) != list(range(len(self.dims))):
             raise DimError(f"copy_transpose to {list(perm)}: these are not exactly the dims of {self!r}")
-        dims = tuple(self.dims[a] for a in axes)
-        if self.raw_tensor is None or axes == tuple(range(len(axes))):
-            return self._make(dims, self.raw_tensor)
-        return OPS["permute"](self, dims)
+        return axes
 
     def copy_compatible_to_dims(self, dims: Sequence[Dim], unbroadcast: bool = False) -> Tensor:
         """Axes in the order of `dims`, with a new dim of size 1 for each that self lacks (expanded to its size if

@@ -9,7 +9,7 @@
 
 namespace rf {
 
-constexpr uint32_t kApiVersion = 4;
+constexpr uint32_t kApiVersion = 5;
 constexpr const char* kApiCapsule = "rf.native_backend";
 
 // One reference to an array object of the native backend. Null stands for an absent operand.
@@ -31,11 +31,12 @@ struct NativeBackend {
   uint32_t version;
   void (*retain)(Payload);
   void (*release)(Payload);
-  PyObject* (*wrap)(Payload);         // the Python array object, a new reference
-  Payload (*unwrap)(PyObject*);       // an owned payload, or null with an error
-  int (*dtype)(Payload);              // number in rf.dtypes.ALL
-  bool (*on_host)(Payload);           // whether the data lies in host memory
-  Kernel (*find)(const char* kernel); // null: not native, use the Python kernel
+  PyObject* (*wrap)(Payload);                   // the Python array object, a new reference
+  Payload (*unwrap)(PyObject*);                 // an owned payload, or null with an error
+  int (*dtype)(Payload);                        // number in rf.dtypes.ALL
+  int (*shape)(Payload, const int64_t** sizes); // number of axes; sizes stay owned by the array
+  bool (*on_host)(Payload);                     // whether the data lies in host memory
+  Kernel (*find)(const char* kernel);           // null: not native, use the Python kernel
 };
 
 } // namespace rf

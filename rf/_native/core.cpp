@@ -219,7 +219,8 @@ bool import_names() {
          (names.s_copy = PyUnicode_InternFromString("copy")) &&
          (names.s_match_priority = PyUnicode_InternFromString("match_priority")) &&
          (names.s_kernels = PyUnicode_InternFromString("kernels")) &&
-         (names.s_device_of = PyUnicode_InternFromString("device_of"));
+         (names.s_device_of = PyUnicode_InternFromString("device_of")) &&
+         (names.s_raw_tensor = PyUnicode_InternFromString("raw_tensor"));
 }
 
 bool import_dtypes() {

@@ -137,16 +137,72 @@ inline PyObject* raw_of(TensorObject* t) {
   return Py_NewRef(t->raw ? t->raw : Py_None);
 }
 
+// Types of raw arrays seen so far, and their backends: rf._prepare.check_raw says which one it is the first time.
+struct RawType {
+  PyTypeObject* type;
+  BackendEntry* backend;
+};
+constexpr int kMaxRawTypes = 8;
+inline RawType raw_types[kMaxRawTypes];
+inline int num_raw_types = 0;
+
+// Whether a payload has the dtype of `t` and axes as long as its dims; when not, rf._prepare.check_raw explains or
+// fills an open dim.
+inline bool fits(TensorObject* t, const NativeBackend& native, Payload payload) {
+  const int64_t* sizes;
+  if (native.dtype(payload) != t->dtype || native.shape(payload, &sizes) != PyTuple_GET_SIZE(t->dims)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(t->dims); ++i)
+    if (base_of(PyTuple_GET_ITEM(t->dims, i))->extent != sizes[i]) return false;
+  return true;
+}
+
 inline int tensor_set_raw(PyObject* self, PyObject* value, void*) {
   TensorObject* t = as_tensor(self);
   if (is_none(value)) {
     drop_data(t);
     return 0;
   }
+  for (int i = 0; i < num_raw_types; ++i) {
+    BackendEntry* backend = raw_types[i].backend;
+    if (raw_types[i].type != Py_TYPE(value) || !backend->native) continue;
+    Payload payload = backend->native->unwrap(value);
+    if (!payload) return -1;
+    if (!fits(t, *backend->native, payload)) {
+      backend->native->release(payload);
+      break;
+    }
+    drop_data(t);
+    t->backend = backend;
+    t->payload = payload;
+    return 0;
+  }
   Ref backend(PyObject_CallFunctionObjArgs(names.prepare_check_raw, self, value, nullptr));
   if (!backend) return -1;
   BackendEntry* entry = entry_of(backend.get());
-  return entry && set_data(t, entry, value) ? 0 : -1;
+  if (!entry || !set_data(t, entry, value)) return -1;
+  bool known = false;
+  for (int i = 0; i < num_raw_types; ++i) known = known || raw_types[i].type == Py_TYPE(value);
+  if (!known && num_raw_types < kMaxRawTypes) {
+    Py_INCREF(reinterpret_cast<PyObject*>(Py_TYPE(value)));
+    raw_types[num_raw_types++] = {Py_TYPE(value), entry};
+  }
+  return 0;
+}
+
+// Whether all are Dims, each once; when not, rf._prepare.check_new explains.
+inline bool distinct_dims(PyObject* dims) {
+  Py_ssize_t n = PyTuple_GET_SIZE(dims);
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    PyObject* a = PyTuple_GET_ITEM(dims, i);
+    if (!is_dim(a)) return false;
+    for (Py_ssize_t j = 0; j < i; ++j) {
+      PyObject* b = PyTuple_GET_ITEM(dims, j);
+      if (base_of(a) == base_of(b) &&
+          reinterpret_cast<DimObject*>(a)->match_priority == reinterpret_cast<DimObject*>(b)->match_priority)
+        return false;
+    }
+  }
+  return true;
 }
 
 inline int tensor_init(PyObject* self, PyObject* args, PyObject* kwargs) {
@@ -162,17 +218,25 @@ inline int tensor_init(PyObject* self, PyObject* args, PyObject* kwargs) {
   if (!tuple) return -1;
   drop_data(t);
   Py_XSETREF(t->dims, tuple.release());
-  Py_XSETREF(t->name, Py_NewRef(name));
+  Py_XSETREF(t->name, name == Py_None ? nullptr : Py_NewRef(name));
   Py_CLEAR(t->feature_dim);
   Py_CLEAR(t->sparse_dim);
-  Ref dtype_name(PyObject_CallFunctionObjArgs(names.prepare_init_dtype, dtype, raw, nullptr));
-  if (!dtype_name) return -1;
-  int number = dtype_number(dtype_name.get());
-  if (number < 0) return -1;
+  int number = -1;
+  for (int i = 0; i < num_dtypes; ++i)
+    if (dtype_names[i] == dtype) number = i;
+  if (number < 0) {
+    Ref dtype_name(PyObject_CallFunctionObjArgs(names.prepare_init_dtype, dtype, raw, nullptr));
+    if (!dtype_name) return -1;
+    number = dtype_number(dtype_name.get());
+    if (number < 0) return -1;
+  }
   t->dtype = static_cast<uint8_t>(number);
-  Ref ok(PyObject_CallFunctionObjArgs(names.prepare_check_new, self, sparse, feature, axis, nullptr));
-  if (!ok) return -1;
-  return raw == Py_None ? 0 : tensor_set_raw(self, raw, nullptr);
+  bool plain = sparse == Py_None && feature == Py_None && axis == Py_None;
+  if (!plain || !distinct_dims(t->dims)) {
+    Ref ok(PyObject_CallFunctionObjArgs(names.prepare_check_new, self, sparse, feature, axis, nullptr));
+    if (!ok) return -1;
+  }
+  return raw == Py_None ? 0 : PyObject_SetAttr(self, names.s_raw_tensor, raw);
 }
 
 inline PyObject* get_or_none(PyObject* p) { return Py_NewRef(p ? p : Py_None); }

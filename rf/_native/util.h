@@ -62,8 +62,6 @@ struct Names {
   PyObject* s_kernels;
   PyObject* s_device_of;
   PyObject* s_raw_tensor;
-  PyObject* s_feature_dim;
-  PyObject* s_sparse_dim;
 };
 inline Names names;
 

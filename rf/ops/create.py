@@ -73,7 +73,8 @@ def convert_to_tensor(
             from rf.ops.elementwise import cast
 
             out = cast(out, dtype)
-        out.sparse_dim = sparse_dim
+        if sparse_dim is not None:
+            out.sparse_dim = sparse_dim
         return out if device is None else _device.copy_to_device(out, device)
     backend = selected_backend() if _backend is None else get_backend(_backend)
     array = numpy.asarray(value)

@@ -85,7 +85,8 @@ def _feature(x: Tensor, replaced: Sequence[Dim], new: Dim | None) -> Dim | None:
 # -- permute
 
 
-def _plan_permute(p: PlanBuilder, x: Tensor, dims: tuple[Dim, ...]) -> Plan:
+def _plan_permute(p: PlanBuilder, x: Tensor, perm: Sequence[Dim | int], allow_int: bool) -> Plan:
+    dims = [x.dims[axis] for axis in x.axes_of_entries(perm, allow_int)]
     return p.finish(p.out(p.permute(0, x.dims, dims), dims, x.dtype, x.feature_dim, x.sparse_dim))
 
 

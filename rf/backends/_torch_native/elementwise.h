@@ -7,10 +7,11 @@ namespace {
 // -- elementwise
 
 RF_UNARY(neg)
-RF_UNARY(abs) RF_UNARY(exp) RF_UNARY(expm1) RF_UNARY(log) RF_UNARY(log1p) RF_UNARY(sqrt) RF_UNARY(rsqrt) RF_UNARY(
-    square) RF_UNARY(reciprocal) RF_UNARY(sin) RF_UNARY(cos) RF_UNARY(tanh) RF_UNARY(sigmoid) RF_UNARY(log_sigmoid)
-    RF_UNARY(ceil) RF_UNARY(floor) RF_UNARY(round) RF_UNARY(erf) RF_UNARY(sign) RF_UNARY(relu) RF_UNARY(elu)
-        RF_UNARY(selu) RF_UNARY(silu) RF_UNARY(gelu) RF_UNARY(logical_not) RF_FRESH(is_finite, 1, at::isfinite(x))
+RF_UNARY(abs)
+RF_UNARY(exp) RF_UNARY(expm1) RF_UNARY(log) RF_UNARY(log1p) RF_UNARY(sqrt) RF_UNARY(rsqrt) RF_UNARY(square) RF_UNARY(
+    reciprocal) RF_UNARY(sin) RF_UNARY(cos) RF_UNARY(tanh) RF_UNARY(sigmoid) RF_UNARY(log_sigmoid) RF_UNARY(ceil)
+    RF_UNARY(floor) RF_UNARY(round) RF_UNARY(erf) RF_UNARY(sign) RF_UNARY(relu) RF_UNARY(elu) RF_UNARY(selu)
+        RF_UNARY(silu) RF_UNARY(gelu) RF_UNARY(logical_not) RF_FRESH(is_finite, 1, at::isfinite(x))
             RF_FRESH(is_infinite, 1, at::isinf(x)) RF_FRESH(is_neg_infinite, 1, at::isneginf(x)) RF_VIEW(identity, x)
 
                 RF_BINARY(add, at::add) RF_BINARY(sub, at::sub) RF_BINARY(mul, at::mul) RF_BINARY(truediv, at::div)

@@ -66,9 +66,14 @@ Payload unwrap(PyObject* object) {
   return p;
 }
 int dtype(Payload p) { return dtype_number(c10::typeMetaToScalarType(impl(p)->dtype())); }
+int shape(Payload p, const int64_t** sizes) {
+  at::IntArrayRef s = impl(p)->sizes();
+  *sizes = s.data();
+  return static_cast<int>(s.size());
+}
 bool on_host(Payload p) { return impl(p)->is_cpu(); }
 
-const rf::NativeBackend kBackend = {rf::kApiVersion, retain, release, wrap, unwrap, dtype, on_host, find};
+const rf::NativeBackend kBackend = {rf::kApiVersion, retain, release, wrap, unwrap, dtype, shape, on_host, find};
 
 PyObject* capsule(PyObject*, PyObject*) {
   return PyCapsule_New(const_cast<rf::NativeBackend*>(&kBackend), rf::kApiCapsule, nullptr);
