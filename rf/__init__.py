@@ -1,11 +1,16 @@
 """rf: sequence models with named dims and automatic masking, eager on several backends."""
 
+# Each of the modules below names what it exports in __all__.
+# ruff: noqa: F403
+
 __version__ = "0.1.0"
 
+from rf import audio as audio
+from rf import init as init
+from rf._core import Tensor as Tensor
 from rf._dim import Dim as Dim
 from rf._dim import batch_dim as batch_dim
 from rf._dim import single_step_dim as single_step_dim
-from rf._core import Tensor as Tensor
 from rf._errors import BackendError as BackendError
 from rf._errors import BackendMissingError as BackendMissingError
 from rf._errors import DimError as DimError
@@ -22,34 +27,6 @@ from rf.backend import select_backend_numpy as select_backend_numpy
 from rf.backend import select_backend_torch as select_backend_torch
 from rf.backend import use_backend as use_backend
 from rf.dtypes import *
-from rf.ops.concat import *
-from rf.ops.contract import dot as dot
-from rf.ops.contract import matmul as matmul
-from rf.ops.control import *
-from rf.ops.conv import *
-from rf.ops.create import *
-from rf.ops.ctc import *
-from rf.ops.device import *
-from rf.ops.dropout import *
-from rf.ops.dims import *
-from rf.ops.elementwise import *
-from rf.ops.gradient import *
-from rf.ops.index import *
-from rf.ops.loss import *
-from rf.ops.masking import *
-from rf.ops.normalize import log_softmax as log_softmax
-from rf.ops.normalize import softmax as softmax
-from rf.ops.rand import *
-from rf.ops.reduce import *
-from rf.ops.scatter import *
-from rf.ops.sequence import *
-from rf.ops.signal import *
-from rf.ops.shape import *
-from rf.ops.top import *
-from rf.run_ctx import *
-
-from rf import audio as audio
-from rf import init as init
 from rf.nn import hooks as hooks
 from rf.nn.attention import *
 from rf.nn.build import *
@@ -67,5 +44,30 @@ from rf.nn.rotary import RotaryPosCausalSelfAttention as RotaryPosCausalSelfAtte
 from rf.nn.rotary import RotaryPosSelfAttention as RotaryPosSelfAttention
 from rf.nn.running_mean import RunningMean as RunningMean
 from rf.nn.state import *
+from rf.ops.concat import *
+from rf.ops.contract import dot as dot
+from rf.ops.contract import matmul as matmul
+from rf.ops.control import *
+from rf.ops.conv import *
+from rf.ops.create import *
+from rf.ops.ctc import *
+from rf.ops.device import *
+from rf.ops.dims import *
+from rf.ops.dropout import *
+from rf.ops.elementwise import *
+from rf.ops.gradient import *
+from rf.ops.index import *
+from rf.ops.loss import *
+from rf.ops.masking import *
+from rf.ops.normalize import log_softmax as log_softmax
+from rf.ops.normalize import softmax as softmax
+from rf.ops.rand import *
+from rf.ops.reduce import *
+from rf.ops.scatter import *
+from rf.ops.sequence import *
+from rf.ops.shape import *
+from rf.ops.signal import *
+from rf.ops.top import *
+from rf.run_ctx import *
 from rf.tensor_dict import TensorDict as TensorDict
 from rf.types import *

@@ -326,13 +326,6 @@ def _structure(args: Sequence[Any], masked: bool) -> tuple[tuple[Any, ...], list
         distinct.append(base)
         return len(distinct) - 1 | dim.match_priority << PRIORITY_SHIFT
 
-    def argument(a: Any) -> tuple[Any, ...]:
-        if isinstance(a, DimBase):
-            return ("dim", number(a))  # type: ignore[arg-type]
-        if isinstance(a, (tuple, list)):
-            return tuple([argument(x) for x in a])
-        return (type(a), a)
-
     key: list[Any] = []
     for a in args:
         if isinstance(a, Tensor):

@@ -60,6 +60,8 @@ class Dim(DimBase):
         "derivation",
         "_memo",
         "_dependents",
+        "_sized",
+        "_last_extent",
         "_copies",
     )
 
@@ -90,7 +92,9 @@ class Dim(DimBase):
         self._template: tuple[Dim, ...] | None = None
         self._memo: dict[Any, weakref.ref[Dim]] | None = None
         self._dependents: list[weakref.ref[Dim]] | None = None
-        self._copies: dict[int, Dim] | None = None
+        self._sized: dict[int, weakref.ref[Dim]] | None = None  # dims whose sizes are given over this one
+        self._last_extent = -1
+        self._copies: dict[int, weakref.ref[Dim]] | None = None
         if isinstance(dimension, int):
             if dimension < 0:
                 raise DimError(f"Dim {self.name or ''}: the size must be >= 0, got {dimension}")
@@ -138,12 +142,13 @@ class Dim(DimBase):
             raise DimError(f"match_priority must be 0..3, got {priority}")
         if base._copies is None:
             base._copies = {}
-        out = base._copies.get(priority)
+        ref = base._copies.get(priority)
+        out = None if ref is None else ref()
         if out is None:
             out = Dim(None, name=self.name)
             out.same_as, out.match_priority = base, priority
             out.dynamic, out._size, out.extent = base.dynamic, base._size, base.extent
-            base._copies[priority] = out
+            base._copies[priority] = weakref.ref(out)
         return out
 
     def declare_same_as(self, other: Dim) -> None:
@@ -264,6 +269,21 @@ class Dim(DimBase):
         return self
 
     def _set_sizes(self, sizes: Sizes) -> None:
+        if self._sized is not None and self._last_extent not in (-1, sizes.extent):
+            # Sizes over this dim were those of another batch.
+            for ref in self._sized.values():
+                dim = ref()
+                if dim is not None and dim._sizes is not None and self in dim._sizes.dims:
+                    dim._invalidate()
+            self._sized = None
+        self._last_extent = sizes.extent
+        for d in sizes.dims:
+            base = d.base
+            if base._sized is None:
+                base._sized = {}
+            elif len(base._sized) > 64:
+                base._sized = {k: r for k, r in base._sized.items() if r() is not None}
+            base._sized[id(self)] = weakref.ref(self)
         self._invalidate()
         self._sizes = sizes
         self.extent, self.size_dims, self.cache = sizes.extent, sizes.dims, sizes.cache
@@ -482,6 +502,9 @@ class Dim(DimBase):
     def sub_left(self, other: Dim | int) -> Dim:
         """Self shortened by `other` on the left."""
         return _dim_math.sub_left(self, other)
+
+    def __rsub__(self, other: Dim | int) -> Dim:
+        return _dim_math.sub_right(other, self)
 
     def __mul__(self, other: Dim | int) -> Dim:
         return _dim_math.mul(self, other)

@@ -3,7 +3,8 @@
 Sums and products are chains that grow on the left and on the right, and neither commutes: padding on the left makes
 another axis than padding on the right, and `h * a` is stored in another order than `a * h`. Only neighbors in a chain
 cancel: `(a - 1) + 1` is `a`, `(h * a).div_left(h)` is `a`, but `(1 + a) - 1` is not. A difference is never negative:
-dynamic sizes stop at 0, static ones are an error.
+dynamic sizes stop at 0, static ones are an error. So `(a - 3) + 2` is not `a - 1`: of one frame nothing is left, and
+then there are two.
 """
 
 from __future__ import annotations
@@ -82,22 +83,44 @@ def _negated(items: tuple[Item, ...]) -> tuple[Item, ...]:
     return tuple((-sign, x) for sign, x in reversed(items))
 
 
+def _is_cut(items: tuple[Item, ...]) -> bool:
+    return any(sign < 0 for sign, _ in items)
+
+
+def _summand(x: Any) -> tuple[Item, ...]:
+    """The chain of `x`, or where something has been cut off, `x` as a whole: its sizes stopped at 0 before more is
+    added."""
+    items = _chain(x, "add")
+    return ((1, _check(x)),) if _is_cut(items) else items
+
+
 def add(a: Any, b: Any) -> Dim:
     """a + b: b lies right of a."""
+    if not _is_dim(_check(b)) and b < 0:
+        return sub_right(a, -b)
+    if not _is_dim(_check(a)) and a < 0:
+        return sub_left(b, -a)
     left, right = _chain(a, "add"), _chain(b, "add")
     if len(left) == len(right) == 1 and _is_dim(left[0][1]) and left == right:
         return mul(2, a)
+    if _is_cut(left) or _is_cut(right):
+        (sign_left, last), (sign_right, first) = left[-1], right[0]
+        if sign_left == -sign_right and _same(last, first):  # what was cut off is put back
+            if len(left) == 1 or len(right) == 1:
+                return _derive("add", left[:-1] or right[1:])
+            return add(_derive("add", left[:-1]), _derive("add", right[1:]))
+        left, right = _summand(a), _summand(b)
     return _derive("add", _join_sum(left, right))
 
 
 def sub_right(a: Any, b: Any) -> Dim:
     """a without b on its right."""
-    return _derive("add", _join_sum(_chain(a, "add"), _negated(_chain(b, "add"))))
+    return _derive("add", _join_sum(_chain(a, "add"), _negated(_summand(b))))
 
 
 def sub_left(a: Any, b: Any) -> Dim:
     """a without b on its left."""
-    return _derive("add", _join_sum(_negated(_chain(b, "add")), _chain(a, "add")))
+    return _derive("add", _join_sum(_negated(_summand(b)), _chain(a, "add")))
 
 
 def mul(a: Any, b: Any) -> Dim:

@@ -17,6 +17,7 @@ import contextvars
 import importlib
 import importlib.util
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -449,6 +450,13 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
 
     # -- gradients; on a backend without gradients these are plain forward functions
 
+    def recording(self) -> contextlib.AbstractContextManager[Any]:
+        """Context of a train step, in which what `gradient` needs is recorded, on a backend that must be told so.
+
+        It belongs to the thread that enters it.
+        """
+        return contextlib.nullcontext()
+
     def stop_gradient(self, x: Raw) -> Raw:
         """The same values, constant for differentiation."""
         return x
@@ -457,14 +465,14 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         """Context in which nothing is recorded for gradients."""
         return contextlib.nullcontext()
 
-    def gradient(self, y: Raw, xs: Sequence[Raw]) -> list[Raw]:
-        """d y / d x for each x; y has one element."""
+    def gradient(self, y: Raw, xs: Sequence[Raw]) -> list[Raw | None]:
+        """d y / d x for each x, None where y does not depend on it; y has one element."""
         raise BackendError(f"backend {self.name} computes no gradients; use rf.select_backend('torch')")
 
     # -- parameters
 
     def create_parameter(self, value: Raw, trainable: bool) -> Raw:
-        """A raw array that an optimizer can update in place."""
+        """The raw array that holds a parameter, made of `value`, which nobody else uses."""
         return value
 
     def set_trainable(self, parameter: Raw, trainable: bool) -> Raw:
@@ -472,8 +480,9 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         return parameter
 
     def assign(self, parameter: Raw, value: Raw) -> Raw:
-        """Set the values of a parameter; returns the raw array that holds them (in place where the backend can)."""
-        return value
+        """Set the values of a parameter; returns the raw array that holds them: the same one where the backend can
+        write into it, else a new one. It shares no memory with `value`."""
+        return self.copy(value)
 
 
 def dtypes_lowest(dtype: str) -> float:
@@ -495,8 +504,11 @@ def stft_window(length: int, offset: int, total: int) -> numpy.ndarray:
 _MODULES = {
     "numpy": ("rf.backends.numpy", "numpy", ""),
     "torch": ("rf.backends.torch", "torch", "pip install 'rf-eager[torch]'"),
+    "tensorflow": ("rf.backends.tensorflow", "tensorflow", "pip install 'rf-eager[tensorflow]'"),
     "meta": ("rf.backends.meta", "numpy", ""),
 }
+_OLDEST = {"tensorflow": (2, 16)}
+"""The oldest versions of frameworks that will do."""
 _BACKENDS: dict[str, Backend] = {}
 _BY_RAW_TYPE: dict[type, Backend | None] = {}
 _selected: str | None = None
@@ -524,11 +536,15 @@ def get_backend(name: str) -> Backend:
             raise _core.SETTING_ERROR
         module, framework, install = _MODULES[name]
         try:
-            importlib.import_module(framework)
+            version = getattr(importlib.import_module(framework), "__version__", "")
         except ImportError as exc:
             raise BackendMissingError(
                 f"backend {name!r} needs {framework}, which cannot be imported ({exc}); {install}"
             ) from exc
+        oldest = _OLDEST.get(framework, ())
+        if oldest and tuple(int(n) for n in re.findall(r"\d+", version)[: len(oldest)]) < oldest:
+            wanted = ".".join(map(str, oldest))
+            raise BackendMissingError(f"backend {name!r} needs {framework} {wanted} or newer, not {version}; {install}")
         backend = importlib.import_module(module).create()
         if name not in _BACKENDS:
             if _random.seed is not None:
@@ -553,8 +569,9 @@ def backend_of_raw(raw: Any) -> Backend | None:
         root = cls.__module__.partition(".")[0]
         if isinstance(raw, numpy.ndarray) or root == "numpy":
             get_backend("numpy")
-        elif any(c.__module__.partition(".")[0] == "torch" for c in cls.__mro__):
-            get_backend("torch")
+        for framework in "torch", "tensorflow":
+            if any(c.__module__.partition(".")[0] == framework for c in cls.__mro__):
+                get_backend(framework)
         backend = next((b for b in _BACKENDS.values() if issubclass(cls, b.raw_types)), None)
         if backend is not None:
             _BY_RAW_TYPE[cls] = backend

@@ -18,7 +18,7 @@ from rf._core import Tensor
 from rf._dim import Dim, batch_dim
 from rf._errors import DimError, RfError
 from rf._registry import SERVICES
-from rf.backend import backend_of_raw
+from rf.backend import backend_of_raw, selected_backend
 from rf.ops.create import convert_to_tensor
 from rf.ops.elementwise import cast
 from rf.ops.reduce import reduce_mean, reduce_sum
@@ -119,6 +119,7 @@ class RunCtx:
         self.losses: dict[str, Loss] = {}
         self.outputs = TensorDict()
         self.expected_outputs: Mapping[str, Tensor] | None = getattr(expected_outputs, "data", expected_outputs)
+        self._recording = contextlib.ExitStack()
 
     def __repr__(self) -> str:
         return f"<RunCtx {self._stage}, train_flag {self._train_flag}, epoch {self._epoch}, step {self._step}>"
@@ -352,6 +353,11 @@ def get_run_ctx_step() -> Tensor:
 
 def _set(ctx: RunCtx | None) -> None:
     global _process
+    before = _here.get()
+    if before is not None:
+        before._recording.close()
+    if ctx is not None and ctx.stage == "train_step":
+        ctx._recording.enter_context(selected_backend().recording())
     _here.set(ctx)
     if threading.current_thread() is threading.main_thread():
         _process = ctx
@@ -360,7 +366,10 @@ def _set(ctx: RunCtx | None) -> None:
 def init_train_step_run_ctx(
     *, train_flag: bool | Tensor = True, step: int | Tensor = 0, epoch: int | Tensor = 1
 ) -> None:
-    """Begin a step of training, or with `train_flag=False` of evaluation. Replaces the current context."""
+    """Begin a step of training, or with `train_flag=False` of evaluation. Replaces the current context.
+
+    What the selected backend computes is recorded for gradients until the step is left.
+    """
     _set(RunCtx(stage="train_step", train_flag=train_flag, step=step, epoch=epoch))
 
 

@@ -112,7 +112,7 @@ def test_description_vocab_capacity_kind() -> None:
 
 def test_equal_is_identical() -> None:
     a, b = rf.Dim(3, name="F"), rf.Dim(3, name="F")
-    assert a == a and a != b and not a == b and hash(a) != hash(b)
+    assert a == a and a != b and (a == b) is False and hash(a) != hash(b)
     assert a != 3 and a != "F" and (a == None) is False  # noqa: E711
     assert len({a, b}) == 2 and a in [b, a] and a not in [b]
     assert {a: 1}[a] == 1
@@ -288,7 +288,11 @@ def test_setting_the_raw_size_tensor_fills_the_dim(backend: str) -> None:
             raw = rf.convert_to_tensor(np.array(sizes, dtype="int32"), dims=[rf.Dim(len(sizes))]).raw_tensor
             assert t.dyn_size_ext is not None
             t.dyn_size_ext.raw_tensor = raw
-            assert t.get_dim_value() == max(sizes) and b.get_dim_value() == len(sizes) and x.get_dim_value() == max(sizes) + 1
+            assert (
+                t.get_dim_value() == max(sizes)
+                and b.get_dim_value() == len(sizes)
+                and x.get_dim_value() == max(sizes) + 1
+            )
             raw[0] = 99  # the dim has its own copy
             assert t.dyn_size_ext.numpy().tolist() == sizes and t.get_mask().numpy().sum() == sum(sizes)
 
@@ -529,3 +533,18 @@ def test_what_copied_sizes_can_be_filled_on_its_own() -> None:
     assert other.get_dim_value() == 7 and t.get_dim_value() == 3
     t.fill([1, 1])
     assert other.get_dim_value() == 7
+
+
+def test_sizes_over_a_dim_that_was_refilled_are_those_of_another_batch() -> None:
+    b = rf.Dim(None, name="B").fill(2)
+    t = rf.Dim(None, name="T").fill([3, 1], dims=[b])
+    longer = t + 1
+    assert longer.get_dim_value() == 4
+    b.fill(2)  # the same size: nothing is stale
+    assert t.get_dim_value() == 3
+    b.fill(3)
+    for dim in (t, longer):
+        with pytest.raises(rf.DimError, match="sizes of dim T are not known yet; fill it first"):
+            dim.get_dim_value()
+    t.fill([1, 2, 5])
+    assert longer.get_dim_value() == 6 and longer.get_sizes().values.tolist() == [2, 3, 6]

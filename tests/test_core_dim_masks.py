@@ -1,4 +1,5 @@
-"""Masks and the other arrays that follow from sizes: their values, layout, caching, and that nothing keeps them alive."""
+"""Masks and the other arrays that follow from sizes: their values, layout, caching, and that nothing keeps them
+alive."""
 
 from __future__ import annotations
 

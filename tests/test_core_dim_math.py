@@ -86,7 +86,7 @@ SAME: dict[str, tuple[Expression, Expression]] = {
     "dynamic t+t": (lambda d: d.t + d.t, lambda d: 2 * d.t),
     "numpy integers": (lambda d: d.a + np.int64(1), lambda d: d.a + 1),
     "sub_right": (lambda d: d.a.sub_right(2), lambda d: d.a - 2),
-}  # fmt: skip
+}
 
 DIFFERENT: dict[str, tuple[Expression, Expression]] = {
     "a+b, b+a": (lambda d: d.a + d.b, lambda d: d.b + d.a),
@@ -105,7 +105,7 @@ DIFFERENT: dict[str, tuple[Expression, Expression]] = {
     "a+1, a+2": (lambda d: d.a + 1, lambda d: d.a + 2),
     "a+1, b+1": (lambda d: d.a + 1, lambda d: d.b + 1),
     "a*0+1, 1": (lambda d: d.a * 0, lambda d: d.a - d.a),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", SAME)
@@ -148,7 +148,7 @@ VALUES: dict[str, tuple[Expression, Any]] = {
     "t*0": (lambda d: d.t * 0, [0, 0]),
     "t+t+1": (lambda d: d.t + d.t + 1, [11, 3]),
     "conv, valid": (lambda d: d.t.sub_left(1).sub_right(1).ceildiv_right(2), [2, 0]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", VALUES)
@@ -156,7 +156,9 @@ def test_sizes(d: Names, what: str) -> None:
     expression, expected = VALUES[what]
     dim = expression(d)
     assert sizes(dim) == expected
-    assert dim.get_dim_value() == np.max(expected), "the extent is the maximum of the result, not the math of the maxima"
+    assert dim.get_dim_value() == np.max(expected), (
+        "the extent is the maximum of the result, not the math of the maxima"
+    )
     assert dim.is_static() is (dim.dimension is not None) is (isinstance(expected, int) and what != "n+1")
     if isinstance(expected, list):
         assert dim.get_size_tensor().dims == (d.B,) and dim.need_masking()
@@ -175,15 +177,24 @@ def test_sizes_over_different_dims(d: Names) -> None:
 ERRORS: dict[str, tuple[Expression, str]] = {
     "static difference below 0": (lambda d: d.a - d.b, r"\(a-b\): the size would be -4, which is negative"),
     "static difference below 0, on the left": (lambda d: d.a.sub_left(9), "the size would be -1, which is negative"),
-    "inexact division": (lambda d: d.a / 3, r"a/3: 8 is not divisible by 3; use // to round down or ceildiv_right to round up"),
+    "inexact division": (
+        lambda d: d.a / 3,
+        r"a/3: 8 is not divisible by 3; use // to round down or ceildiv_right to round up",
+    ),
     "inexact division of static dims": (lambda d: d.b / d.a, "12 is not divisible by 8"),
     "inexact division on the left": (lambda d: d.a.div_left(3), "8 is not divisible by 3"),
     "inexact division of lengths": (lambda d: (d.t / 2).get_dim_value(), r"\[5, 1\] is not divisible by 2"),
     "division by zero": (lambda d: d.a // 0, "division by a size of 0"),
     "division by a size of zero": (lambda d: d.a // rf.Dim(0, name="z"), "division by a size of 0"),
-    "not filled": (lambda d: (rf.Dim(rf.Tensor("s", [d.B], "int32"), name="later") + 1).get_dim_value(), "sizes of dim later are not known yet"),
-    "not filled, open": (lambda d: (rf.Dim(None, name="later") * 2).get_dim_value(), "sizes of dim later are not known yet"),
-}  # fmt: skip
+    "not filled": (
+        lambda d: (rf.Dim(rf.Tensor("s", [d.B], "int32"), name="later") + 1).get_dim_value(),
+        "sizes of dim later are not known yet",
+    ),
+    "not filled, open": (
+        lambda d: (rf.Dim(None, name="later") * 2).get_dim_value(),
+        "sizes of dim later are not known yet",
+    ),
+}
 
 
 @pytest.mark.parametrize("what", ERRORS)
@@ -194,7 +205,10 @@ def test_errors(d: Names, what: str) -> None:
 
 
 @pytest.mark.parametrize("other", [1.5, "1", None, True, np.float32(1)])
-@pytest.mark.parametrize("operator", ["__add__", "__sub__", "__mul__", "__floordiv__", "__truediv__", "ceildiv_right", "div_left", "sub_left"])
+@pytest.mark.parametrize(
+    "operator",
+    ["__add__", "__sub__", "__mul__", "__floordiv__", "__truediv__", "ceildiv_right", "div_left", "sub_left"],
+)
 def test_only_dims_and_ints(d: Names, operator: str, other: Any) -> None:
     with pytest.raises(TypeError, match="dim math needs a Dim or an int, got"):
         getattr(d.a, operator)(other)
@@ -394,3 +408,15 @@ def test_dim_math_is_integer_arithmetic(first: int, steps: list[tuple[str, int, 
             expected = expected[0]
         np.testing.assert_array_equal(actual.values, expected)
         assert dim.get_dim_value() == int(expected.max())
+
+
+def test_what_is_cut_off_stops_at_zero_before_more_is_added() -> None:
+    b = rf.Dim(None, name="B")
+    t = rf.Dim(None, name="T").fill([1, 7, 0], dims=[b])
+    assert ((t - 3) + 2).get_sizes().values.tolist() == [2, 6, 2]
+    assert (2 + t.sub_left(3)).get_sizes().values.tolist() == [2, 6, 2]
+    assert (t + 2 - 3).get_sizes().values.tolist() == [0, 6, 0]
+    assert (t - 3) + 2 is (t - 3) + 2 and (t - 3) + 2 is not t - 1
+    assert (t - 3) + 3 is t and ((t - 3) + 2) - 2 is t - 3 and (t - 1) - 2 is t - 3
+    assert t + -2 is t - 2 and -2 + t is t.sub_left(2)
+    assert (5 - rf.Dim(3)).dimension == 2 and (7 - t).get_sizes().values.tolist() == [6, 0, 7]

@@ -1,4 +1,5 @@
-"""Plans: one per structure of a call, whatever the sizes, Dims and data; and calls from several threads and backends."""
+"""Plans: one per structure of a call, whatever the sizes, Dims and data; and calls from several threads and
+backends."""
 
 from __future__ import annotations
 
@@ -63,7 +64,13 @@ def test_masked_ops_share_a_plan_between_batches() -> None:
         y = rf.reduce_sum(rf.ones([b, t]), axis=t)
         assert y.dims == (b,) and y.numpy().tolist() == list(sizes)
 
-    assert new_plans("reduce", *[lambda s=s: call(*s) for s in ((2, 3), (5, 1, 4), (), (0, 0), (7,))]) == [1, 0, 0, 0, 0]
+    assert new_plans("reduce", *[lambda s=s: call(*s) for s in ((2, 3), (5, 1, 4), (), (0, 0), (7,))]) == [
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 def test_refilling_needs_no_new_plan() -> None:
@@ -127,7 +134,9 @@ def test_structure_makes_the_plan() -> None:
         lambda: rf.combine_bc(zeros(a), "+", zeros(b), dim_order=[b, a]),
     ]
     assert new_plans("add", *calls) == [1] * len(calls)
-    assert [OPS["add"].num_plans for _ in map(lambda call: call(), calls)] == [len(calls)] * len(calls), "and each once"
+    for call in calls:
+        call()
+    assert OPS["add"].num_plans == len(calls), "and each once"
 
 
 def test_what_lengths_depend_on_makes_the_plan() -> None:
@@ -217,7 +226,10 @@ def test_many_dims() -> None:
     dims = [Dim(1, name=f"d{i}") for i in range(MAX_DISTINCT_DIMS)]
     x = zeros(*dims)
     assert (x + zeros(*dims[::-1])).dims == tuple(dims)
-    with pytest.raises(rf.DimError, match=rf"at most {MAX_DISTINCT_DIMS} distinct dims; operands:\n  a: \{{d0=1.*\n  b: \{{one_more=1\}}"):
+    with pytest.raises(
+        rf.DimError,
+        match=rf"at most {MAX_DISTINCT_DIMS} distinct dims; operands:\n  a: \{{d0=1.*\n  b: \{{one_more=1\}}",
+    ):
         rf.combine_bc(x, "+", zeros(Dim(1, name="one_more")))
 
 
@@ -225,7 +237,9 @@ def test_all_match_priorities() -> None:
     f = Dim(2, name="F")
     dims = [f.copy(match_priority=p) for p in (3, 1, 2, 0)]
     x = rf.range_over_dim(f, dtype="float32")
-    cube = make_tensor(rf.get_backend("numpy"), np.arange(16, dtype="float32").reshape(2, 2, 2, 2), tuple(dims), "float32")
+    cube = make_tensor(
+        rf.get_backend("numpy"), np.arange(16, dtype="float32").reshape(2, 2, 2, 2), tuple(dims), "float32"
+    )
     turned = cube.copy_transpose(dims[::-1])
     assert [d.match_priority for d in turned.dims] == [0, 2, 1, 3]
     np.testing.assert_array_equal(turned.numpy(), cube.numpy().transpose(3, 2, 1, 0))
@@ -257,7 +271,9 @@ def test_apply(backend: str) -> None:
         x = rf.ones([a, b])
         (y,) = apply("reshape", (x,), ((6,),), [((c,), "float32", c, None)])
         assert y.dims == (c,) and y.feature_dim is c and y.backend is rf.get_backend(backend)
-        pieces = apply("split", (y,), (0, (2, 4)), [((a,), "float32", None, None), ((Dim(4, name="d"),), "float32", None, None)])
+        pieces = apply(
+            "split", (y,), (0, (2, 4)), [((a,), "float32", None, None), ((Dim(4, name="d"),), "float32", None, None)]
+        )
         assert [p.dims[0].dimension for p in pieces] == [2, 4]
     if backend != "meta":
         assert y.numpy().tolist() == [1.0] * 6 and pieces[1].numpy().tolist() == [1.0] * 4
@@ -279,7 +295,10 @@ def test_operands_of_two_backends() -> None:
     with rf.use_backend("torch"):
         y = zeros(f)
     for call in (lambda: x + y, lambda: rf.where(x > 0, x, y), lambda: rf.matmul(y, x, reduce=f)):
-        with pytest.raises(rf.BackendError, match=r"(?s)operands of different backends \((numpy, torch|torch, numpy)\):.*rf\.convert_backend"):
+        with pytest.raises(
+            rf.BackendError,
+            match=r"(?s)operands of different backends \((numpy, torch|torch, numpy)\):.*rf\.convert_backend",
+        ):
             call()
     with pytest.raises(rf.BackendError, match=r"\{F=2\} float32 numpy on numpy\n  \{F=2\} float32 torch on torch"):
         x + y
@@ -322,7 +341,7 @@ def test_use_backend_nests_and_is_left_on_errors() -> None:
 
 def test_unknown_backend() -> None:
     for function in (rf.get_backend, rf.select_backend, lambda name: rf.use_backend(name).__enter__()):
-        with pytest.raises(rf.UserError, match="unknown backend 'jax'; choose one of: numpy, torch, meta"):
+        with pytest.raises(rf.UserError, match="unknown backend 'jax'; choose one of: numpy, torch, "):
             function("jax")
 
 
@@ -337,6 +356,12 @@ def test_default_device() -> None:
     rf.set_default_device(None)
 
 
+def test_settings_without_a_choice() -> None:
+    assert rf.dropout_broadcast_default() is True
+    with rf.control_flow_ctx():
+        assert rf.get_current_control_flow_ctx() is None
+
+
 # -- threads
 
 
@@ -348,7 +373,7 @@ def in_threads(number: int, work: Callable[[int], None]) -> None:
         try:
             start.wait()
             work(i)
-        except BaseException as exc:  # noqa: BLE001  # handed to the main thread
+        except BaseException as exc:  # handed to the main thread
             errors.append(exc)
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(number)]

@@ -45,7 +45,12 @@ USER_LEVEL = ("root", "core", "registry", "ops", "nn")
 LAYERS = (
     Layer("backend numpy", ("rf.backends.numpy", "rf.backends._numpy*"), ("core",)),
     Layer("backend torch", ("rf.backends.torch", "rf.backends._torch*"), ("core",), frozenset({"torch"})),
-    Layer("backend tensorflow", ("rf.backends.tensorflow",), ("core",), frozenset({"tensorflow"})),
+    Layer(
+        "backend tensorflow",
+        ("rf.backends.tensorflow", "rf.backends._tensorflow*"),
+        ("core",),
+        frozenset({"tensorflow"}),
+    ),
     Layer("backend meta", ("rf.backends.meta", "rf.backends._meta*"), ("core",)),
     Layer("registry", ("rf.backends",), ("core",)),
     Layer("core", ("rf._*", "rf.backend", "rf.dtypes")),

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-import rf
 from conformance.compare import check_structure, check_values, freeze
 from conformance.sample import BATCHED, WITH_ZERO, Sample, run
 from conformance.samples import SAMPLES
+
+import rf
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 BACKENDS = ["numpy", "meta", *(["torch"] if HAS_TORCH else [])]

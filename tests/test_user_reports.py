@@ -1,7 +1,10 @@
-"""What users of comparable systems reported as bugs, as tests: it must not happen here. The number is that of the report.
+"""What users of comparable systems reported as bugs, as tests: it must not happen here.
 
-1 pytorch 41383; 3 pytorch 16045; 4 haliax 13; 5 pytorch 70529; 6 audio 4205; 7 pytorch 103749; 8 returnn 576; 9 NeMo 5401; 10 espnet 6600;
-11 audio 2242; 12 pytorch 1811; 13 espnet 2684; 14 pytorch 18215; 15 pytorch 73205; 16 keras 20350; 17 keras-core 774; 18 OpenNMT-py 994.
+The numbers in the names are those of this list of threads:
+
+1 pytorch 41383; 3 pytorch 16045; 4 haliax 13; 5 pytorch 70529; 6 audio 4205; 7 pytorch 103749; 8 returnn 576;
+9 NeMo 5401; 10 espnet 6600; 11 audio 2242; 12 pytorch 1811; 13 espnet 2684; 14 pytorch 18215; 15 pytorch 73205;
+16 keras 20350; 17 keras-core 774; 18 OpenNMT-py 994.
 """
 
 from __future__ import annotations
@@ -131,7 +134,9 @@ def test_06_conformer_block_does_not_depend_on_neighbors_in_the_batch(backend: s
 
     def encode(*lengths: int, padding: float = 0.0) -> np.ndarray:
         b, t = batch(*lengths)
-        return block(tensor(frames(lengths, 4, padding=padding), b, t, f), spatial_dim=t).copy_transpose([b, t, f]).numpy()
+        return (
+            block(tensor(frames(lengths, 4, padding=padding), b, t, f), spatial_dim=t).copy_transpose([b, t, f]).numpy()
+        )
 
     together = encode(20, 7, padding=50.0)
     close(encode(7)[0], together[1, :7])
@@ -337,7 +342,9 @@ def test_16_the_first_of_equal_values(backend: str, values: list[float], largest
 @pytest.mark.parametrize("size", [3, 4])
 @pytest.mark.parametrize("length", [1, 4, 5])
 @pytest.mark.parametrize("padding", ["valid", "same"])
-def test_17_transposed_convolution_is_the_gradient_of_a_convolution(backend: str, size: int, length: int, padding: str) -> None:
+def test_17_transposed_convolution_is_the_gradient_of_a_convolution(
+    backend: str, size: int, length: int, padding: str
+) -> None:
     if padding == "same":
         strides = 1
     else:
@@ -357,6 +364,40 @@ def test_17_transposed_convolution_is_the_gradient_of_a_convolution(backend: str
         full = full[left : left + length]
     assert out_dim.get_dim_value() == len(full)
     close(y.copy_transpose([b, out_dim, g]).numpy()[0], full)
+
+
+# -- 18: search
+
+
+def test_18_beam_search_does_not_depend_on_the_batch(backend: str) -> None:
+    from rf.models.beam_search import beam_search
+
+    v = Dim(4, name="V")
+    # of each sequence: the next label by the last
+    tables = np.log(np.random.RandomState(7).dirichlet([0.5] * 4, (6, 4)))
+
+    def search(*rows: int) -> list[list[int]]:
+        b = Dim(None, name="B").fill(len(rows))
+        last = Dim(4, name="last")
+        table = tensor(tables[list(rows)], b, last, v)
+
+        def step(labels: Tensor, state: rf.State) -> tuple[Tensor, rf.State]:
+            return rf.gather(table, indices=labels, axis=last), state
+
+        return beam_search(
+            step,
+            lambda _: rf.State(),
+            batch_dim=b,
+            label_dim=v,
+            bos_index=0,
+            eos_index=3,
+            max_lengths=[3 + row for row in rows],
+            beam_size=4,
+        )
+
+    together = search(0, 1, 2, 3, 4, 5)
+    assert together == [search(row)[0] for row in range(6)]
+    assert len({len(labels) for labels in together}) > 1, "they end at different steps"
 
 
 # -- more threads
@@ -396,7 +437,8 @@ def test_floor_division_and_modulo_of_negative_numbers(backend: str) -> None:
 
 @pytest.mark.needs("torch")
 def test_gradient_of_where_stops_at_the_side_not_taken() -> None:
-    """pytorch 68425: the gradient is of the side that is taken. One that is NaN by itself needs a where before it, too."""
+    """pytorch 68425: the gradient is of the side that is taken. One that is NaN by itself needs a where before it,
+    too."""
     with rf.use_backend("torch"):
         f = Dim(3, name="F")
         x = tensor([0.0, 4.0, 9.0], f)
@@ -426,11 +468,21 @@ def test_default_dtype_does_not_leak_from_numpy() -> None:
         f = Dim(3, name="F")
         x = tensor([1.0, 2.0, 3.0], f)
         results: list[Callable[[], Tensor]] = [
-            lambda: x * 0.5, lambda: x / 3, lambda: rf.reduce_mean(x, axis=f), lambda: rf.softmax(x, axis=f), lambda: rf.erf(x),
-            lambda: rf.convert_to_tensor(0.1), lambda: rf.ones([f]), lambda: rf.reduce_logsumexp(x, axis=f), lambda: x**2, lambda: rf.gelu(x),
-            lambda: rf.layer_norm(x) if hasattr(rf, "layer_norm") else rf.LayerNorm(f)(x), lambda: rf.random_uniform([f]),
-            lambda: rf.cumsum(x, spatial_dim=f), lambda: rf.linspace_over_dim(f),
-        ]  # fmt: skip
+            lambda: x * 0.5,
+            lambda: x / 3,
+            lambda: x**2,
+            lambda: rf.erf(x),
+            lambda: rf.gelu(x),
+            lambda: rf.reduce_mean(x, axis=f),
+            lambda: rf.reduce_logsumexp(x, axis=f),
+            lambda: rf.softmax(x, axis=f),
+            lambda: rf.cumsum(x, spatial_dim=f),
+            lambda: rf.LayerNorm(f)(x),
+            lambda: rf.convert_to_tensor(0.1),
+            lambda: rf.ones([f]),
+            lambda: rf.random_uniform([f]),
+            lambda: rf.linspace_over_dim(f),
+        ]
         for call in results:
             y = call()
             assert y.dtype == "float32" and y.raw_tensor.dtype == np.float32

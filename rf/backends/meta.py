@@ -56,7 +56,7 @@ class MetaBackend(Backend):
     def full(self, shape: Shape, value: Any, dtype: str, device: str | None) -> Raw:
         return NO_VALUE
 
-    def gradient(self, y: Raw, xs: Any) -> list[Raw]:
+    def gradient(self, y: Raw, xs: Any) -> list[Raw | None]:
         return [NO_VALUE for _ in xs]
 
     def bind_kernel(self, name: str) -> Any:

@@ -158,7 +158,7 @@ class NumpyBackend(NumpyNnKernels, Backend):
     all = staticmethod(np.all)
 
     def mean(self, x: Raw, axes: Shape) -> Raw:
-        count = math.prod(x.shape[a] for a in axes)
+        count = max(math.prod(x.shape[a] for a in axes), 1)  # the mean over nothing is 0
         return (np.sum(x, axis=axes, dtype=x.dtype) / x.dtype.type(count)).astype(x.dtype)
 
     def argmax(self, x: Raw, axis: int) -> Raw:

@@ -206,6 +206,8 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
         return torch.sum(x, axes, dtype=x.dtype) if axes else x
 
     def mean(self, x: Raw, axes: Shape) -> Raw:
+        if not x.numel():  # the mean over nothing is 0
+            return torch.sum(x, axes) if axes else x
         return torch.mean(x, axes) if axes else x
 
     def max(self, x: Raw, axes: Shape) -> Raw:
@@ -282,9 +284,8 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
     def no_grad(self) -> contextlib.AbstractContextManager[Any]:
         return torch.no_grad()
 
-    def gradient(self, y: Raw, xs: Sequence[Raw]) -> list[Raw]:
-        grads = torch.autograd.grad(y, xs, retain_graph=True, allow_unused=True)
-        return [torch.zeros_like(x) if g is None else g for x, g in zip(xs, grads)]
+    def gradient(self, y: Raw, xs: Sequence[Raw]) -> list[Raw | None]:
+        return list(torch.autograd.grad(y, xs, retain_graph=True, allow_unused=True))
 
     # -- parameters
 

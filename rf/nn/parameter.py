@@ -178,7 +178,7 @@ class Parameter(Tensor):
             raw = backend.kernels["expand"](value.copy_compatible_to_dims_raw(self.dims), shape)
             stored = backend.kernels["assign"](self.raw_tensor, raw)
             if stored is not self.raw_tensor:
-                self.raw_tensor = backend.kernels["copy"](stored)
+                self.raw_tensor = stored
 
     def assign_add(self, value: Tensor | Any) -> None:
         """Add to the values, in place. See `assign`."""

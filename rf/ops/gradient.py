@@ -54,8 +54,11 @@ def gradient(y: Tensor, x: Tensor | Sequence[Tensor]) -> Tensor | list[Tensor]:
     backend = y.backend
     if backend is None or any(t.backend is not backend for t in xs):
         raise RfError(f"gradient: needs tensors with data of one backend, got {y!r} and {xs}")
-    raws = backend.gradient(y.raw_tensor, [t.raw_tensor for t in xs])
-    out = [make_tensor(backend, raw, t.dims, t.dtype, t.feature_dim) for raw, t in zip(raws, xs)]
+    out = []
+    for t, raw in zip(xs, backend.gradient(y.raw_tensor, [t.raw_tensor for t in xs])):
+        if raw is None:
+            raw = backend.full(backend.shape_of(t.raw_tensor), 0, t.dtype, t.device)
+        out.append(make_tensor(backend, raw, t.dims, t.dtype, t.feature_dim))
     return out[0] if isinstance(x, Tensor) else out
 
 

@@ -1,16 +1,22 @@
-"""Which test cases there are: samples times backends, with the known gaps of tests/xfail as strict expected failures."""
+"""Which test cases there are: samples times backends; known gaps (tests/xfail) are strict expected failures."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conformance.sample import Sample
 
-BACKENDS = ("numpy", "torch", "meta")
+TENSORFLOW = ("tensorflow",) if importlib.util.find_spec("tensorflow") is not None else ()
+"""Where it is not installed, its cases do not exist, instead of being skipped one by one."""
+BACKENDS = ("numpy", "torch", *TENSORFLOW, "meta")
+COMPUTING = ("numpy", "torch", *TENSORFLOW)
+WITH_GRADIENTS = ("torch", *TENSORFLOW)
 XFAIL = Path(__file__).resolve().parents[1] / "xfail"
 
 used_gaps: set[tuple[str, str]] = set()
@@ -52,7 +58,9 @@ def cases(
         for backend in backends:
             if not where(sample) or backend in sample.no_backend:
                 continue
-            marks: list[Any] = [pytest.mark.needs("torch")] if backend == "torch" else []
+            # what NumPy lacks is compared with torch
+            with_torch = backend == "torch" or "numpy" in sample.no_backend
+            marks: list[Any] = [pytest.mark.needs("torch")] if with_torch else []
             case = f"{check} {sample.id}"
             if case in gaps(backend):
                 used_gaps.add((backend, case))

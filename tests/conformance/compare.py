@@ -225,7 +225,7 @@ def check_close(
     what: str = "",
     tolerance: tuple[float, float] | None = None,
 ) -> None:
-    """Same shape, and same values where `mask` holds: NaN only equals NaN, an infinity only itself, integers only themselves."""
+    """Same shape, and same values where `mask` holds. NaN equals only NaN, infinities and integers only themselves."""
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, expected {expected.shape}"
     if mask is None:
         mask = np.ones(expected.shape, dtype=bool)
@@ -260,7 +260,8 @@ def check_finite(states: list[State]) -> None:
 def entry_of_batch(states: list[State], batch: str, index: int, lengths: Mapping[str, int]) -> list[State]:
     """What the results say of one entry of the batch: `batch` becomes a dim of length 1, and paddings are cut.
 
-    :param lengths: sizes that dims have for this entry; needed for dims that occur only as what the sizes of others depend on
+    :param lengths: sizes that dims have for this entry; needed for dims that occur only as what the sizes of others
+        depend on
     """
     dims: dict[str, DimState] = {}
     for s in states:

@@ -5,16 +5,17 @@ A sample is one line: an op, its operands in a small notation, its other argumen
     S("reduce_mean", "B T F", axis="T", out="B F", masked=True, ref=lambda x: x.mean(1))
     S("gather", "V F", "B T:int32>V", axis="V", out="B T F")
 
-An operand is ``name=DIMS:dtype>SPARSE~kind``, all but DIMS optional: dims are capital letters (a `*` in front marks the feature
-dim), `name` passes it as a keyword, `kind` says which values it holds (see `_values`). Capital letters in other arguments
-mean dims too; an argument that is a lambda is called with the dims (``lambda d: d.T + 1``).
+An operand is ``name=DIMS:dtype>SPARSE~kind``, all but DIMS optional: dims are capital letters (a `*` in front marks
+the feature dim), `name` passes it as a keyword, `kind` says which values it holds (see `_values`). Capital letters in
+other arguments mean dims too; an argument that is a lambda is called with the dims (``lambda d: d.T + 1``).
 
-The dims: B is the batch, T and U are dynamic over B (lengths differ), W is dynamic over B and T (ragged in two ways), C is dynamic
-over T (a history), N is dynamic with one length for everybody; all others are static.
+The dims: B is the batch, T and U are dynamic over B (lengths differ), W is dynamic over B and T (ragged in two ways),
+C is dynamic over T (a history), N is dynamic with one length for everybody; all others are static.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import zlib
@@ -35,7 +36,7 @@ N_SIZE = 3
 DYNAMIC = {"T": "B", "U": "B", "W": "BT", "C": "T"}
 """Dims with lengths -> what these depend on."""
 EXTENTS = {**STATIC, "B": 5, "T": 6, "U": 6, "W": 3, "C": 6, "N": N_SIZE}
-"""Data is drawn once for the largest batch that any suite uses, and then cut: an entry of the batch always holds the same."""
+"""Data is drawn once, for the largest batch, and then cut: an entry of the batch always holds the same."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Result:
-    """What a sample says of its first result: ``DIMS:dtype>SPARSE``, DIMS being names of dims, `*` before the feature dim."""
+    """What a sample says of its first result: ``DIMS:dtype>SPARSE``, with a `*` before the feature dim."""
 
     dims: tuple[str, ...]
     dtype: str
@@ -197,6 +198,7 @@ class Sample:
     values: bool
     needs_values: bool
     no_backend: tuple[str, ...]
+    light: bool
 
     def __str__(self) -> str:
         return self.id
@@ -249,8 +251,8 @@ def S(
     :param out: dims, dtype, sparse and feature dim of the first result, see `Result`; when given, these are checked
     :param ref: NumPy function of the operands' arrays, without padding; its axes are those of `out`
     :param dtype: default dtype of the operands
-    :param masked: the op is aware of the lengths of all dynamic dims, or of those given ("TU"): what their padding holds must not reach
-        anything, also not in gradients
+    :param masked: the op is aware of the lengths of all dynamic dims, or of those given ("TU"): what their padding
+        holds must not reach anything, also not in gradients
     :param grad: whether gradients are compared; default: when an operand is float
     :param alone: each sequence alone gives the same as in the batch
     :param wider: a longer sequence in the batch changes nothing for the others; default as `alone`
@@ -289,6 +291,7 @@ def S(
         values=values,
         needs_values=needs_values,
         no_backend=tuple(no_backend),
+        light=light,
     )
     off = ("grad", "alone", "wider", "poison", "zero", "empty", "order")
     return replace(sample, **dict.fromkeys(off, False)) if light else sample  # type: ignore[arg-type]
@@ -317,12 +320,14 @@ class Run:
     :param result: the frozen results
     :param raws: the raw operands
     :param tensors: the tensors among the results, not frozen
+    :param recording: ends when the run is dropped: what is computed until then may be differentiated
     """
 
     dims: Dims
     result: list[State]
     raws: list[Any]
     tensors: list[rf.Tensor]
+    recording: contextlib.ExitStack
 
 
 def run(
@@ -340,18 +345,20 @@ def run(
     :param order: order of the operands' dims, see `Operand.permuted`
     :param poison: padding holds NaN and infinities (other valid values for integers)
     :param arrays: values of the operands, axes in their order in the sample, instead of the usual ones
-    :param requires_grad: the float operands are leaves that gradients can be asked of (torch)
+    :param requires_grad: the float operands are leaves that gradients can be asked of, until the next such call
     """
     with rf.use_backend(backend):
         dims = Dims(batch)
-        raws, operands = [], []
+        raws, operands, recording = [], [], contextlib.ExitStack()
+        if requires_grad:
+            recording.enter_context(rf.get_backend(backend).recording())
         for i, operand in enumerate(sample.operands):
             array = operand_array(sample, i, batch, poison=poison) if arrays is None else arrays[i]
             permuted = operand.permuted(order)
             array = array.transpose([operand.dims.index(n) for n in permuted.dims])
             raw = to_raw(backend, np.array(array, order="C"), operand.dtype)
             if requires_grad and operand.is_float:
-                raw.requires_grad_(True)
+                raw = rf.get_backend(backend).set_requires_gradient(raw)
             raws.append(raw)
             operands.append(to_tensor(permuted, raw, dims))
         positional = [t for o, t in zip(sample.operands, operands) if not o.name]
@@ -362,7 +369,7 @@ def run(
         else:
             result = sample.call(dims, *positional, **keyword)
         tensors = [x for x in leaves(result) if isinstance(x, rf.Tensor)]
-        return Run(dims, freeze(result, dims.known), raws, tensors)
+        return Run(dims, freeze(result, dims.known), raws, tensors, recording)
 
 
 def to_tensor(operand: Operand, raw: Any, dims: Dims) -> rf.Tensor:
@@ -385,21 +392,24 @@ def to_raw(backend: str, array: np.ndarray, dtype: str) -> Any:
         return torch.tensor(array, dtype=getattr(torch, dtype))
     if backend == "meta":
         return rf.get_backend("meta").no_value
-    assert backend == "numpy", backend
-    return np.array(array, dtype=dtype)
+    if backend == "numpy":
+        return np.array(array, dtype=dtype)
+    return rf.get_backend(backend).from_numpy(array, dtype)
 
 
 # -- data
 
 
 def operand_array(sample: Sample, index: int, batch: Batch, *, poison: bool = False) -> np.ndarray:
-    """Values of operand `index`, axes in the order of the sample: cut from what is drawn once, with padding poisoned if asked."""
+    """Values of operand `index`, axes in the order of the sample; with `poison`, the worst in the padding."""
     operand = sample.operands[index]
     dims = Dims(batch)
     rows = list(batch.rows)
     array = _drawn(sample.op, index, operand)
     for axis, n in enumerate(operand.dims):
-        array = array.take(rows, axis=axis) if n == "B" else array.take(range(getattr(dims, n).get_dim_value()), axis=axis)
+        array = (
+            array.take(rows, axis=axis) if n == "B" else array.take(range(getattr(dims, n).get_dim_value()), axis=axis)
+        )
     if operand.indexes:
         array = _wrap_indices(array, operand, dims)
     if poison:
@@ -409,7 +419,7 @@ def operand_array(sample: Sample, index: int, batch: Batch, *, poison: bool = Fa
 
 
 def valid_part(operand: Operand, dims: Dims, among: str = "TUWC") -> np.ndarray:
-    """Where the operand is not padding, of the dims `among`; written down anew here, so that rf's masks are tested and not used."""
+    """Where the operand is not padding of the dims `among`. Written anew, so that rf's masks are tested, not used."""
     sizes = {n: getattr(dims, n).get_sizes() for n in operand.dims}
     shape = tuple(sizes[n].extent for n in operand.dims)
     out = np.ones(shape, dtype=bool)
@@ -433,9 +443,10 @@ def _drawn(op: str, index: int, operand: Operand) -> np.ndarray:
 def _values(rng: np.random.Generator, shape: tuple[int, ...], operand: Operand) -> np.ndarray:
     """Values of a kind.
 
-    Default: floats in -2 .. 2 that keep 0.1 away from all multiples of 1/4 (kinks of |x|, relu, floor, ...); integers in
-    -4 .. 4 without 0; bools. "pos": positive. "unit": in -1 .. 1. "prob": positive, sums to 1 over the last dim. "count": integers 0 .. 3.
-    "wide": floats up to +-50. "coarse": whole numbers, so that equal ones occur. "half": halves between whole numbers. "indexV": indices into dim V like those of a sparse dim, but without that mark.
+    Default: floats in -2 .. 2 that keep 0.1 away from all multiples of 1/4 (kinks of |x|, relu, floor, ...); integers
+    in -4 .. 4 without 0; bools. "pos": positive. "unit": in -1 .. 1. "prob": positive, sums to 1 over the last dim.
+    "count": integers 0 .. 3. "wide": floats up to +-50. "coarse": whole numbers, so that equal ones occur. "half":
+    halves between whole numbers. "indexV": indices into dim V like those of a sparse dim, but without that mark.
     """
     if operand.dtype == "bool":
         return rng.random(shape) < 0.5

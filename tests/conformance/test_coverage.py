@@ -14,18 +14,27 @@ from rf._registry import OPS
 
 EXEMPT_FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(
-        "get_default_device set_default_device set_default_device_ctx get_default_dim_size_device".split(),
+        ["get_default_device", "set_default_device", "set_default_device_ctx", "get_default_dim_size_device"],
         "a setting; tested in tests/test_core_plan.py",
     ),
     **dict.fromkeys(
-        "set_random_seed get_random_state set_random_state reset_step_random_state get_static_step_based_seed".split(),
+        [
+            "set_random_seed",
+            "get_random_state",
+            "set_random_state",
+            "reset_step_random_state",
+            "get_static_step_based_seed",
+        ],
         "state of generators; tested in tests/test_ops_random.py",
     ),
     **dict.fromkeys(
-        "gradient set_requires_gradient stop_gradient_scope".split(), "about gradients; tested in tests/test_ops_gradient.py"
+        ["gradient", "set_requires_gradient", "stop_gradient_scope"],
+        "about gradients; tested in tests/test_ops_gradient.py",
     ),
-    **dict.fromkeys("control_flow_ctx get_current_control_flow_ctx".split(), "no tensors; in tests/test_ops_control.py"),
-    "dropout_broadcast_default": "a setting; tested in tests/test_ops_random.py",
+    **dict.fromkeys(
+        ["control_flow_ctx", "get_current_control_flow_ctx"], "without effect; tested in tests/test_core_plan.py"
+    ),
+    "dropout_broadcast_default": "a setting; tested in tests/test_core_plan.py",
     "convert_backend": "from one backend to another, where a sample runs on one; tested in tests/test_core_tensor.py",
 }
 """Public functions that need no sample, each with the reason."""
@@ -37,7 +46,12 @@ def public_functions() -> dict[str, Callable[..., Any]]:
     for name in dir(rf):
         value = getattr(rf, name)
         module = getattr(value, "__module__", None) or ""
-        if not name.startswith("_") and callable(value) and not isinstance(value, type) and module.startswith("rf.ops."):
+        if (
+            not name.startswith("_")
+            and callable(value)
+            and not isinstance(value, type)
+            and module.startswith("rf.ops.")
+        ):
             out[name] = value
     return out
 

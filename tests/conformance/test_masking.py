@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from conformance import checks
-from conformance.cases import cases
+from conformance.cases import COMPUTING, WITH_GRADIENTS, cases
 from conformance.sample import Sample
 from conformance.samples import SAMPLES
-
-COMPUTING = ("numpy", "torch")
 
 
 def batched(sample: Sample) -> bool:
@@ -29,7 +27,7 @@ def test_poisoned_padding(backend: str, sample: Sample) -> None:
     checks.check_poison(backend, sample)
 
 
-@cases("poison-gradient", SAMPLES, where=lambda s: batched(s) and s.poison and s.grad, backends=("torch",))
+@cases("poison-gradient", SAMPLES, where=lambda s: batched(s) and s.poison and s.grad, backends=WITH_GRADIENTS)
 def test_poisoned_padding_gradient(backend: str, sample: Sample) -> None:
     checks.check_poison_gradient(backend, sample)
 

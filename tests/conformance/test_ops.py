@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance import checks
-from conformance.cases import cases
+from conformance.cases import WITH_GRADIENTS, cases
 from conformance.sample import Sample
 from conformance.samples import SAMPLES
 
@@ -19,6 +19,6 @@ def test_order(backend: str, sample: Sample) -> None:
         checks.check_order(backend, sample)
 
 
-@cases("gradient", SAMPLES, where=lambda s: s.grad, backends=("torch",))
+@cases("gradient", SAMPLES, where=lambda s: s.grad, backends=WITH_GRADIENTS)
 def test_gradient(backend: str, sample: Sample) -> None:
     checks.check_gradient(backend, sample)

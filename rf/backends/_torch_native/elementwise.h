@@ -8,11 +8,12 @@ namespace {
 
 RF_UNARY(neg)
 RF_UNARY(abs)
-RF_UNARY(exp) RF_UNARY(expm1) RF_UNARY(log) RF_UNARY(log1p) RF_UNARY(sqrt) RF_UNARY(rsqrt) RF_UNARY(square) RF_UNARY(
-    reciprocal) RF_UNARY(sin) RF_UNARY(cos) RF_UNARY(tanh) RF_UNARY(sigmoid) RF_UNARY(log_sigmoid) RF_UNARY(ceil)
-    RF_UNARY(floor) RF_UNARY(round) RF_UNARY(erf) RF_UNARY(sign) RF_UNARY(relu) RF_UNARY(elu) RF_UNARY(selu)
-        RF_UNARY(silu) RF_UNARY(gelu) RF_UNARY(logical_not) RF_FRESH(is_finite, 1, at::isfinite(x))
-            RF_FRESH(is_infinite, 1, at::isinf(x)) RF_FRESH(is_neg_infinite, 1, at::isneginf(x)) RF_VIEW(identity, x)
+RF_UNARY(exp)
+RF_UNARY(expm1) RF_UNARY(log) RF_UNARY(log1p) RF_UNARY(sqrt) RF_UNARY(rsqrt) RF_UNARY(square) RF_UNARY(reciprocal)
+    RF_UNARY(sin) RF_UNARY(cos) RF_UNARY(tanh) RF_UNARY(sigmoid) RF_UNARY(log_sigmoid) RF_UNARY(ceil) RF_UNARY(floor)
+        RF_UNARY(round) RF_UNARY(erf) RF_UNARY(sign) RF_UNARY(relu) RF_UNARY(elu) RF_UNARY(selu) RF_UNARY(silu)
+            RF_UNARY(gelu) RF_UNARY(logical_not) RF_FRESH(is_finite, 1, at::isfinite(x)) RF_FRESH(
+                is_infinite, 1, at::isinf(x)) RF_FRESH(is_neg_infinite, 1, at::isneginf(x)) RF_VIEW(identity, x)
 
                 RF_BINARY(add, at::add) RF_BINARY(sub, at::sub) RF_BINARY(mul, at::mul) RF_BINARY(truediv, at::div)
                     RF_BINARY(floordiv, at::floor_divide) RF_BINARY(mod, at::remainder) RF_BINARY(pow, at::pow)
@@ -47,7 +48,12 @@ bool k_at_least(const Payload* in, int, const Static* s, Payload* out) {
 
 RF_KERNEL(sum, !s[0].ints.empty() && constant(in, 1),
           s[0].ints.empty() ? x : at::sum(x, s[0].ints, false, x.scalar_type()))
-RF_KERNEL(mean, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : at::mean(x, s[0].ints, false))
+// The mean over nothing is 0.
+at::Tensor mean(const at::Tensor& x, const std::vector<int64_t>& axes) {
+  if (axes.empty()) return x;
+  return x.numel() ? at::mean(x, axes, false) : at::sum(x, axes, false);
+}
+RF_KERNEL(mean, !s[0].ints.empty() && constant(in, 1), mean(x, s[0].ints))
 RF_KERNEL(any, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : at::any(x, s[0].ints, false))
 RF_KERNEL(all, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : at::all(x, s[0].ints, false))
 RF_KERNEL(logsumexp, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : at::logsumexp(x, s[0].ints, false))

@@ -18,4 +18,6 @@ SAMPLES: list[Sample] = [
 ]
 
 _ids = [s.id for s in SAMPLES]
-assert len(set(_ids)) == len(_ids), f"samples of the same id (tell them apart with id=): {sorted({i for i in _ids if _ids.count(i) > 1})}"
+assert len(set(_ids)) == len(_ids), (
+    f"samples of the same id (tell them apart with id=): {sorted({i for i in _ids if _ids.count(i) > 1})}"
+)

@@ -62,7 +62,9 @@ for name, ref in {**UNARY, **UNARY_POSITIVE}.items():
     for dtype in ("float32", "float64", "float16", "bfloat16"):
         no_backend = ("numpy",) if dtype == "bfloat16" else ()
         light = dtype != "float32"
-        SAMPLES.append(S(name, f"B T *F:{dtype}{kind}", out=f"B T *F:{dtype}", ref=ref, no_backend=no_backend, light=light))
+        SAMPLES.append(
+            S(name, f"B T *F:{dtype}{kind}", out=f"B T *F:{dtype}", ref=ref, no_backend=no_backend, light=light)
+        )
     # integers are computed in the default float dtype
     SAMPLES.append(S(name, f"B T:int32{kind}", out="B T:float32", ref=ref, light=True))
 for name, ref in UNARY_KEEPING_DTYPE.items():
@@ -72,10 +74,14 @@ for name, ref in UNARY_KEEPING_DTYPE.items():
     ]
 for name, ref in ROUNDING.items():
     SAMPLES += [
-        S(name, f"B T F:{dtype}", out=f"B T F:{dtype}", ref=ref, light=dtype != "float32") for dtype in ("float32", "int32")
+        S(name, f"B T F:{dtype}", out=f"B T F:{dtype}", ref=ref, light=dtype != "float32")
+        for dtype in ("float32", "int32")
     ]
 for name, ref in TESTS.items():
-    SAMPLES += [S(name, f"B T:{dtype}", out="B T:bool", ref=ref, light=dtype != "float32", grad=False) for dtype in ("float32", "int32")]
+    SAMPLES += [
+        S(name, f"B T:{dtype}", out="B T:bool", ref=ref, light=dtype != "float32", grad=False)
+        for dtype in ("float32", "int32")
+    ]
 SAMPLES += [
     S("logical_not", "B T:bool", out="B T:bool", ref=np.logical_not),
     S("abs", "B F:complex64", out="B F:float32", ref=np.abs),
@@ -108,7 +114,7 @@ COMPARE: dict[str, Reference] = {
     "greater_equal": np.greater_equal,
 }
 for name, ref in BINARY.items():
-    grad = name not in ("floor_divide", "mod")
+    grad = name != "floor_divide"
     SAMPLES += [
         S(name, "B T F", "B T F", out="B T F:float32", ref=ref, grad=grad),
         S(name, "B T F", "F", out="B T F:float32", ref=ref, grad=grad),
@@ -159,18 +165,23 @@ for symbol, ref in {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.tru
         S(f"operator{symbol}", "B T:int32", "T:int32", call=call, ref=ref, out="B T"),
     ]
 SAMPLES += [
-    S("operator//", "B T", "T", call=lambda d, x, y: (x // y, x // 0.5, 2 // x), out="B T", ref=np.floor_divide, grad=False),
+    S("operator//", "B T", "T", call=lambda d, x, y: (x // y, x // 0.5, 2 // x), out="B T", ref=np.floor_divide,
+      grad=False),
     S("operator%", "B T", "T", call=lambda d, x, y: (x % y, x % 0.5, 2 % x), out="B T", ref=np.mod, grad=False),
-    S("operator//", "B T:int32", "T:int32", call=lambda d, x, y: (x // y, x // 2, 7 // x), out="B T", ref=np.floor_divide),
+    S("operator//", "B T:int32", "T:int32", call=lambda d, x, y: (x // y, x // 2, 7 // x), out="B T",
+      ref=np.floor_divide),
     S("operator%", "B T:int32", "T:int32", call=lambda d, x, y: (x % y, x % 3, 7 % x), out="B T", ref=np.mod),
     S("operator**", "B T~pos", "T", call=lambda d, x, y: (x**y, x**2, 2**x, x**0.5, x**-1), out="B T", ref=np.power),
     S("operator**", "B T:int32", call=lambda d, x: (x**2, x**1, 2.0**x), out="B T:int32", ref=np.square),
-    S("operators", "B T F", call=lambda d, x: (-x, abs(x), x < 0, x <= 0.5, x > 0, x >= 1, x == x, x != 1), out="B T F"),
+    S("operators", "B T F", call=lambda d, x: (-x, abs(x), x < 0, x <= 0.5, x > 0, x >= 1, x == x, x != 1),
+      out="B T F"),
     S("operators", "B T:bool", "T:bool", call=lambda d, x, y: (~x, x & y, x | y, x & True, False | x), out="B T:bool"),
     S("operators", "B T:int32", call=lambda d, x: (x > 0.5, x == 3, x * 0.5, x + True), out="B T:bool"),
     S("operators", "B T:uint8", call=lambda d, x: (x > 0.5, x == 3, x * 0.5, x - 1), out="B T:bool", order=False),
-    S("combine", "B T F", "F", kind="-", call=lambda d, x, y, kind: rf.combine(x, kind, y), out="B T F", ref=np.subtract),
-    S("combine", "B T F", "F", call=lambda d, x, y: rf.combine(x, "truediv", y, dim_order=[d.F, d.G, d.T]), out="B T F"),
+    S("combine", "B T F", "F", kind="-", call=lambda d, x, y, kind: rf.combine(x, kind, y), out="B T F",
+      ref=np.subtract),
+    S("combine", "B T F", "F", call=lambda d, x, y: rf.combine(x, "truediv", y, dim_order=[d.F, d.G, d.T]),
+      out="B T F"),
     S("combine", "B T", "B F", call=lambda d, x, y: rf.combine(x, "*", y, allow_broadcast_all_sources=True),
       out="B T F", ref=lambda x, y: x[:, :, None] * y[:, None]),
     S("combine_bc", "B T", "B U", call=lambda d, x, y: rf.combine_bc(x, "+", y),
@@ -182,7 +193,8 @@ SAMPLES += [
       out="B T:bool", ref=lambda x, y: x < y[:, None]),
     S("maximum", "B T F", "F", "", out="B T F", ref=lambda a, b, c: np.maximum(np.maximum(a, b), c), id="three"),
     S("minimum", "B T F", "F", "", out="B T F", ref=lambda a, b, c: np.minimum(np.minimum(a, b), c), id="three"),
-    S("clip_by_value", "B T F", clip_value_min=-0.3, clip_value_max=0.7, out="B T F", ref=lambda x: np.clip(x, -0.3, 0.7)),
+    S("clip_by_value", "B T F", clip_value_min=-0.3, clip_value_max=0.7, out="B T F",
+      ref=lambda x: np.clip(x, -0.3, 0.7)),
     S("clip_by_value", "B T F", clip_value_max=0.7, out="B T F", ref=lambda x: np.minimum(x, 0.7)),
     S("clip_by_value", "B T F", "F~unit", "F~pos", out="B T F"),
     S("clip_by_value", "B T", "F~unit", allow_broadcast_all_sources=True, out="B T F"),
@@ -222,5 +234,5 @@ for pair in CASTS.split(","):
         )
     )
 
-# What treats each frame by itself cannot depend on how many there are: that a sequence alone gives the same says it all.
+# What treats each frame by itself cannot depend on how many there are: that a sequence alone gives the same is enough.
 SAMPLES = [s if s.masked else replace(s, wider=False) for s in SAMPLES]

@@ -48,7 +48,8 @@ def _weights(q: np.ndarray, k: np.ndarray) -> np.ndarray:
 
 SAMPLES: list[Sample] = [
     # -- ops of attention; their operands hold no NaN in the padding, so there is no poison
-    S("clean", "B T U F", call=lambda d, x: OPS["clean"](x, (d.T, d.U, d.F)), out="B T U F", masked=True, ref=lambda x: x),
+    S("clean", "B T U F", call=lambda d, x: OPS["clean"](x, (d.T, d.U, d.F)), out="B T U F", masked=True,
+      ref=lambda x: x),
     S("clean", "B T F", call=lambda d, x: OPS["clean"](x, (d.F,)), out="B T F", id="nothing"),
     S("dot_attention_weights", "B T D", "B U D", out="B T U", poison=False, ref=_weights,
       call=lambda d, q, k: OPS["dot_attention_weights"](q, k, d.D, d.U, None, 0.5)),
@@ -84,7 +85,8 @@ SAMPLES: list[Sample] = [
     module("GroupNormSpatial", lambda d: rf.GroupNormSpatial(d.D, num_groups=2), "B T D",
            call=lambda d, m, x: m(x, spatial_dim=d.T), out="B T D", masked=True),
     S("moments", "B T D", axis="T", out="B D", masked=True, ref=lambda x: x.mean(1)),
-    S("moments", "B T D", axis=["B", "T"], correction=1, out="D", masked=True, alone=False, ref=lambda x: x.mean((0, 1))),
+    S("moments", "B T D", axis=["B", "T"], correction=1, out="D", masked=True, alone=False, ref=lambda x: x.mean((0,
+      1))),
     S("moments", "B T D", axis="T", use_mask=False, out="B D", alone=False, poison=False, zero=False),
     S("normalize", "B T D", axis="T", out="B T D", masked=True, ref=lambda x: (x - x.mean(1, keepdims=True)) / np.sqrt(
         x.var(1, keepdims=True) + 1e-6)),
@@ -106,7 +108,8 @@ SAMPLES: list[Sample] = [
            call=lambda d, m, x: m(x, axis=d.T)[0]),
     module("RotaryPosSelfAttention", _attention(rf.RotaryPosSelfAttention), "B T D", out="B T *D", masked=True,
            call=lambda d, m, x: m(x, axis=d.T)),
-    module("CrossAttention", lambda d: rf.CrossAttention(d.G, d.D, d.D, key_dim_total=d.D, value_dim_total=d.P, num_heads=2),
+    module("CrossAttention", lambda d: rf.CrossAttention(d.G, d.D, d.D, key_dim_total=d.D, value_dim_total=d.P,
+      num_heads=2),
            "B T D", "B U G", out="B T *D", masked=True, call=lambda d, m, x, y: m(x, m.transform_encoder(y, axis=d.U))),
     module("LSTM", lambda d: rf.LSTM(d.D, d.G), "B T D", out="B T *G", masked=True,
            call=lambda d, m, x: m(x, state=m.default_initial_state(batch_dims=[d.B]), spatial_dim=d.T)),
