@@ -27,6 +27,7 @@ __all__ = [
     "BACKEND",
     "CACHE_DIR",
     "CORE",
+    "RANDOM",
     "SETTINGS",
     "TORCH_NATIVE",
     "Setting",
@@ -131,6 +132,7 @@ def _default_cache_dir() -> Path:
 
 
 _core_parse, _core_valid = _one_of("auto", "native", "python")
+_random_parse, _random_valid = _one_of("backend", "portable")
 
 BACKEND: Setting[str | None] = Setting(
     "backend",
@@ -153,6 +155,13 @@ TORCH_NATIVE: Setting[bool] = Setting(
     "one of: 0, 1",
     "whether torch tensors take the compiled path (built at first use) or the plain Python backend",
 )
+RANDOM: Setting[str] = Setting(
+    "random",
+    _random_parse,
+    lambda: "backend",
+    _random_valid,
+    "source of random numbers; portable draws all on the host, which is slower, but the same on every backend",
+)
 CACHE_DIR: Setting[Path] = Setting(
     "cache_dir",
     _parse_dir,
@@ -161,7 +170,7 @@ CACHE_DIR: Setting[Path] = Setting(
     "directory for what rf builds at run time",
 )
 
-SETTINGS: dict[str, Setting[Any]] = {s.name: s for s in (BACKEND, CORE, TORCH_NATIVE, CACHE_DIR)}
+SETTINGS: dict[str, Setting[Any]] = {s.name: s for s in (BACKEND, CORE, TORCH_NATIVE, RANDOM, CACHE_DIR)}
 
 _explicit: dict[str, Any] = {}
 

@@ -107,14 +107,14 @@ class PlanBuilder:
 
         `keep_leading`: the mask has all axes of `order`, also leading ones of length 1.
         """
-        pattern = mask_pattern((*(dim.size_dims or ()), dim), order)
+        pattern = mask_pattern((*(dim.base.size_dims or ()), dim), order)
         if keep_leading:
             pattern = (-1,) * (len(order) - len(pattern)) + pattern
         return self.auxiliary("mask", dim, pattern, "bool")
 
     def lengths(self, dim: Dim, order: Sequence[Dim], dtype: str) -> _Slot:
         """The sizes of `dim` as `dtype`, at least 1, broadcastable against axes `order`."""
-        return self.auxiliary("lengths", dim, mask_pattern(dim.size_dims or (), order), dtype)
+        return self.auxiliary("lengths", dim, mask_pattern(dim.base.size_dims or (), order), dtype)
 
     def align(self, slot: int | _Slot, dims: Sequence[Dim], order: Sequence[Dim]) -> int | _Slot:
         """Permute and insert axes of length 1 so that an array over `dims` broadcasts against axes `order`."""
@@ -196,7 +196,11 @@ def _index(dim: Dim, dims: Sequence[Dim]) -> int:
 
 def mask_pattern(own: Sequence[Dim], order: Sequence[Dim]) -> tuple[int, ...]:
     """For each axis of `order`, which axis of `own` lies there, -1 for a broadcast axis; leading -1 are dropped."""
-    pattern = [next((i for i, d in enumerate(own) if d.base is o.base), -1) for o in order]
+    # Of two axes of one dim, that of the match priority asked for; a single one is meant whatever its priority is.
+    exact = [any(same(d, o) for o in order) for d in own]
+    pattern = [
+        next((i for i, d in enumerate(own) if (same(d, o) if exact[i] else d.base is o.base)), -1) for o in order
+    ]
     while pattern and pattern[0] < 0:
         pattern.pop(0)
     return tuple(pattern)

@@ -1,5 +1,5 @@
-"""Random numbers on the host: initial weights, which must not depend on the backend, and the draws of the NumPy
-backend."""
+"""Random numbers on the host: initial weights, which must not depend on the backend, the draws of the NumPy backend,
+and in portable mode those of all backends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy
 
-from rf import dtypes
+from rf import _config, dtypes
 from rf._errors import RfError
 
 DEFAULT_SEED = 42
@@ -17,12 +17,15 @@ seed: int | None = None
 """What `rf.set_random_seed` was last given; backends that are loaded later are seeded with it. None: never called."""
 
 _step = numpy.random.Generator(numpy.random.PCG64(DEFAULT_SEED))
+_portable = numpy.random.Generator(numpy.random.PCG64(DEFAULT_SEED))
+_is_portable: bool | None = None
 
 
 def set_seed(value: int) -> None:
-    """Seed the generator of static draws, and remember the seed for backends that are loaded later."""
-    global seed
+    """Seed the generators of static and portable draws, and remember the seed for backends that are loaded later."""
+    global seed, _portable
     seed = value
+    _portable = generator(value)
     reset_step()
 
 
@@ -51,6 +54,28 @@ def get_step_state() -> dict[str, Any]:
 def set_step_state(state: dict[str, Any]) -> None:
     """Restore what `get_step_state` gave."""
     _step.bit_generator.state = state
+
+
+# -- portable mode
+
+
+def is_portable() -> bool:
+    """Whether all random numbers are drawn on the host."""
+    global _is_portable
+    if _is_portable is None:
+        _is_portable = _config.RANDOM.get() == "portable"
+    return _is_portable
+
+
+def set_portable(enabled: bool | None) -> None:
+    """Turn portable mode on or off; None: as the setting RF_RANDOM says."""
+    global _is_portable
+    _is_portable = enabled
+
+
+def portable_generator() -> numpy.random.Generator:
+    """The generator of portable draws."""
+    return _portable
 
 
 # -- distributions. Single precision is drawn for the half types too, so a dtype change does not change the numbers.

@@ -97,7 +97,7 @@ def test_cache_dir_must_not_be_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path:
     [
         ('core = "pyton"', "^core in rf.toml: 'pyton' is not valid, use one of: auto, native, python$"),
         ("core = 3.5", "^core in rf.toml: 3.5 is not valid, use one of: auto, native, python$"),
-        ('coer = "python"', "^rf.toml: unknown setting 'coer', use one of: backend, core, torch_native, cache_dir$"),
+        ('coer = "python"', "^rf.toml: unknown setting 'coer', use one of: backend, core, torch_native, random, cache_dir$"),
         ("core = ", "^rf.toml: cannot be read: "),
     ],
 )

@@ -106,3 +106,16 @@ def test_arg_against_loops(backend: str, largest: bool) -> None:
                 if group.any():
                     filled = np.where(group, array[where], -np.inf if largest else np.inf)
                     assert actual[index] == function(filled), (axis, index)
+
+
+def test_both_axes_of_one_dim() -> None:
+    with rf.use_backend("numpy"):
+        b = rf.Dim(None, name="B")
+        t = rf.Dim(None, name="T").fill([2, 3], dims=[b])
+        other = t.copy(match_priority=1)
+        x = rf.convert_to_tensor(np.arange(18, dtype="float32").reshape(2, 3, 3), dims=[b, t, other])
+        first = rf.reduce_sum(x, axis=other)  # over the second axis
+        assert first.dims == (b, t) and first.numpy().tolist() == [[1, 7, 13], [30, 39, 48]]
+        assert rf.reduce_sum(x, axis=t).numpy().tolist() == first.numpy().tolist()  # the higher priority is meant
+        assert rf.reduce_sum(x, axis=[t, other]).numpy().tolist() == [0 + 1 + 3 + 4, sum(range(9, 18))]
+        assert rf.reduce_mean(x, axis=[other, t]).numpy().tolist() == [2, 13]

@@ -45,7 +45,8 @@ def test_import_works_with_bare_dependencies() -> None:
 
 
 def test_every_module_imports_alone() -> None:
-    """All but the backends of frameworks import without anything optional, each in a process of its own."""
+    """All but the backends of frameworks and torch code to compare with import without anything optional, each in a
+    process of its own."""
     modules = [module for module in module_files() if not needs_framework(module)]
     assert len(modules) > 20
     # One process that forks for each module: many times faster than to start Python for each.
@@ -73,4 +74,4 @@ sys.exit(bool(bad))
 
 def needs_framework(module: str) -> bool:
     layer = layer_of(module)
-    return layer is not None and layer.name.startswith("backend ") and bool(layer.packages)
+    return layer is not None and layer.name.startswith(("backend ", "bench torch")) and bool(layer.packages)

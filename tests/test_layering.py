@@ -78,6 +78,8 @@ LAYERS = (
     Layer("checkpoint", ("rf.checkpoint",), USER_LEVEL, frozenset({"torch"})),
     Layer("models", ("rf.models", "rf.models.*"), USER_LEVEL),
     Layer("data", ("rf.data", "rf.data.*"), USER_LEVEL, frozenset({"torch", "soundfile"})),
+    Layer("bench torch", ("rf.bench._torch*",), (), frozenset({"torch"})),  # knows nothing of rf
+    Layer("bench", ("rf.bench", "rf.bench.*"), (*USER_LEVEL, "models", "profile", "bench torch"), frozenset({"torch"})),
     Layer("profile", ("rf.profile", "rf.profile.*"), USER_LEVEL, frozenset({"torch", "py_spy"})),
     Layer(
         "train",
@@ -88,7 +90,7 @@ LAYERS = (
     Layer(
         "cli",
         ("rf.cli", "rf.cli.*"),
-        (*USER_LEVEL, "optim", "checkpoint", "models", "data", "profile", "train"),
+        (*USER_LEVEL, "optim", "checkpoint", "models", "data", "profile", "bench", "train"),
         OPTIONAL,
     ),
     Layer("root", ("rf",), ("core", "registry", "ops", "nn")),
@@ -213,6 +215,9 @@ KNOWN = frozenset({"rf", "rf._dim", "rf.backend", "rf.backends", "rf.ops", "rf.o
         ("rf.data.speech", "from rf.models import aed"),
         ("rf.profile.record", "import rf.models.aed"),
         ("rf.profile.record", "from rf.cli import main"),
+        ("rf.profile.record", "import rf.bench.run"),
+        ("rf.bench._torch_lstm", "import rf"),
+        ("rf.bench.run", "import rf.cli.bench"),
         ("rf.something_new", "x = 1"),
     ],
 )
@@ -240,6 +245,8 @@ def test_checker_flags_violation(module: str, source: str) -> None:
         ),
         ("rf.models.aed", "import rf\nfrom rf.encoder.conformer import ConformerEncoder"),
         ("rf.data.speech", "def f():\n    import soundfile, torch"),
+        ("rf.bench._torch_lstm", "import torch"),
+        ("rf.bench.run", "import rf\nimport rf.profile.timing\nfrom rf.bench import _torch_lstm"),
         (
             "rf.cli.train",
             "import torch, rf\nfrom ..models import aed\nfrom ..profile import record\nfrom ..data import speech",

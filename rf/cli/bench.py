@@ -1,16 +1,18 @@
-"""``rf bench ops``: time each op against the backend's own call."""
+"""``rf bench ops``: time each op against the backend's own call; ``rf bench models``: models against torch code."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 from rf._errors import UserError
 from rf._files import write_json
-from rf.backend import get_backend
+from rf.backend import Backend, get_backend
+from rf.bench.case import SIZES
 from rf.cli._arguments import check_output
 from rf.profile.environment import environment, threads
-from rf.profile.ops import Case, bench_ops, select_cases
+from rf.profile.ops import bench_ops, select_cases
 from rf.profile.report import bench_json, print_bench
 
 __all__ = ["add_arguments", "run"]
@@ -18,9 +20,16 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``rf bench``."""
-    parser.add_argument("what", choices=["ops"], help="ops: single ops on arrays of a few elements")
+    parser.add_argument(
+        "what",
+        choices=["ops", "models"],
+        help="ops: single ops on arrays of a few elements; models: models against the same in torch.nn",
+    )
     parser.add_argument("--backend", default="torch", metavar="NAME", help="backend to compare with (default: torch)")
-    parser.add_argument("--filter", metavar="TEXT", help="only ops whose name or description contains this")
+    parser.add_argument("--filter", metavar="TEXT", help="only those whose name or description contains this")
+    parser.add_argument(
+        "--size", choices=[*SIZES, "all"], help="of models: tiny shows the cost of calls, realistic that of kernels"
+    )
     parser.add_argument("--repeat", type=int, default=15, metavar="N", help="rounds; results are medians (default: 15)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the backend (default: 1)")
     parser.add_argument("--json", metavar="FILE", help="also write the results to FILE")
@@ -31,17 +40,39 @@ def run(args: argparse.Namespace) -> int:
     check_positive("--repeat", args.repeat)
     check_positive("--threads", args.threads)
     check_output("--json", args.json)
-    cases = select_cases(args.filter)
+    if args.what == "ops" and args.size is not None:
+        raise UserError(f"--size {args.size}: only models have sizes; use rf bench models")
     backend = get_backend(args.backend)
+    bench = _ops if args.what == "ops" else _models
     with threads(backend, args.threads):
-        env = environment(backend)
-        progress = _Progress(len(cases))
-        rows = bench_ops(backend, cases, rounds=args.repeat, progress=progress)
-        progress.clear()
-    print_bench(rows, env)
+        results = bench(backend, args)
     if args.json:
-        write_json(args.json, bench_json(rows, env))
+        write_json(args.json, results)
     return 0
+
+
+def _ops(backend: Backend, args: argparse.Namespace) -> dict[str, Any]:
+    cases = select_cases(args.filter)
+    env = environment(backend)
+    progress = _Progress(len(cases))
+    rows = bench_ops(backend, cases, rounds=args.repeat, progress=lambda case: progress(case.op))
+    progress.clear()
+    print_bench(rows, env)
+    return bench_json(rows, env)
+
+
+def _models(backend: Backend, args: argparse.Namespace) -> dict[str, Any]:
+    # Here, as they import all of rf's models.
+    from rf.bench import models, report, run
+
+    cases = models.select_cases(args.filter)
+    sizes = SIZES if args.size == "all" else (args.size or "tiny",)
+    env = environment(backend)
+    progress = _Progress(len(cases) * len(sizes))
+    rows = run.bench_models(backend, cases, sizes, rounds=args.repeat, progress=progress)
+    progress.clear()
+    report.print_models(rows, env)
+    return report.models_json(rows, env)
 
 
 def check_positive(option: str, value: int) -> None:
@@ -51,15 +82,15 @@ def check_positive(option: str, value: int) -> None:
 
 
 class _Progress:
-    """Which op is being timed, on a terminal. Nothing runs in the background: that would be timed too."""
+    """What is being timed, on a terminal. Nothing runs in the background: that would be timed too."""
 
     def __init__(self, number: int) -> None:
         self._number = number
         self._done = 0
 
-    def __call__(self, case: Case) -> None:
+    def __call__(self, what: str) -> None:
         self._done += 1
-        self._write(f"{self._done}/{self._number} {case.op}")
+        self._write(f"{self._done}/{self._number} {what}")
 
     def clear(self) -> None:
         """Removes the line."""

@@ -290,7 +290,7 @@ def _plan_conv(
     order = list(x.dims)
     if use_mask:
         # Dims that are not convolved are cleared too: frames of NaN would reach the gradient of the filter as 0 * NaN.
-        known = [d for d in order if d.size_dims and (d in spatial or all(s in order for s in d.size_dims))]
+        known = [d for d in order if d.base.size_dims and (d in spatial or all(s in order for s in d.base.size_dims))]
         slot, order = fill_padding(p, slot, order, known, 0)
     batch = [d for d in order if d not in spatial and d != in_dim]
     raw_order = [*batch, *(next(d for d in order if d == s) for s in (in_dim, *spatial))]
@@ -467,7 +467,7 @@ def _plan_pool(
     masked = [d.base for d in spatial if d.base.size_dims] if use_mask else []
     missing = []
     for d in masked:
-        missing += [s for s in d.size_dims or () if s not in x.dims and s not in missing]
+        missing += [s for s in d.base.size_dims or () if s not in x.dims and s not in missing]
     own = [next(d for d in x.dims if d == s) for s in spatial]
     batch = [*missing, *(d for d in x.dims if d not in own)]
     order = [*batch, *own]

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rf import dtypes
+from rf import _random, dtypes
 from rf._core import Op, Tensor
 from rf._dim import Dim, as_dims
 from rf._errors import DimError, RfError
 from rf._plan import Plan, PlanBuilder
-from rf.ops.elementwise import identity
+from rf.ops.elementwise import cast, identity, where
+from rf.ops.rand import random_uniform
 from rf.run_ctx import get_run_ctx
 
 __all__ = ["dropout", "dropout_broadcast_default"]
 
 
+def _check_axes(x: Tensor, axis: Sequence[Dim]) -> None:
+    for d in axis:
+        if d not in x.dims:
+            raise DimError(f"dropout: axis {d!r} is not a dim of {x!r}")
+
+
 def _plan_dropout(p: PlanBuilder, x: Tensor, drop_prob: float, axis: tuple[Dim, ...] | None) -> Plan:
     keep = None
     if axis is not None:
-        for d in axis:
-            if d not in x.dims:
-                raise DimError(f"dropout: axis {d!r} is not a dim of {x!r}")
+        _check_axes(x, axis)
         keep = tuple(i for i, d in enumerate(x.dims) if d in axis)
         keep = None if len(keep) == len(x.dims) else keep
     dtype = dtypes.floating(x.dtype)
@@ -29,6 +34,15 @@ def _plan_dropout(p: PlanBuilder, x: Tensor, drop_prob: float, axis: tuple[Dim, 
 
 
 _dropout = Op("dropout", num_tensors=1, planner=_plan_dropout)
+
+
+def _portable_dropout(x: Tensor, drop_prob: float, axis: Sequence[Dim] | None) -> Tensor:
+    """The same with draws on the host."""
+    axis = x.dims if axis is None else axis
+    _check_axes(x, axis)
+    x = cast(x, dtypes.floating(x.dtype))
+    keep = random_uniform([d for d in x.dims if d in axis], dtype="float32", device=x.device) >= drop_prob
+    return where(keep, x * (1 / (1 - drop_prob) if drop_prob < 1 else 0.0), 0)
 
 
 def dropout(
@@ -52,11 +66,12 @@ def dropout(
         raise RfError(f"dropout: the probability must be within 0..1, got {drop_prob}")
     if not drop_prob or not (on_forward or get_run_ctx().is_train_flag_enabled(func=dropout)):
         return identity(source)
-    if axis is None or axis is False:
-        return _dropout(source, drop_prob, None)
     if axis is True:
         raise TypeError("dropout: axis must be dims, or None or False for all dims; got True")
-    return _dropout(source, drop_prob, as_dims(axis))
+    dims = None if axis is None or axis is False else as_dims(axis)
+    if _random.is_portable():
+        return _portable_dropout(source, drop_prob, dims)
+    return _dropout(source, drop_prob, dims)
 
 
 def dropout_broadcast_default() -> bool:

@@ -43,7 +43,7 @@ def _plan_sparse_cross_entropy(p: PlanBuilder, x: Tensor, target: Tensor, axis: 
     order = list(x.dims)
     at = x.dims[x.get_axis_from_description(axis)]
     # Any value may be in the padding of the targets, also one that is no class.
-    padded = [d for d in target.dims if d.size_dims and all(s in target.dims for s in d.size_dims)]
+    padded = [d for d in target.dims if d.base.size_dims and all(s in target.dims for s in d.base.size_dims)]
     labels, _ = fill_padding(p, 1, target.dims, padded, 0)
     size_dims = axis.base.size_dims
     rest = [d for d in order if d is not at]

@@ -1,8 +1,8 @@
 """Random tensors.
 
 Two sources: `static=True` draws on the host, from a generator that `set_random_seed` seeds, and so gives the same
-numbers on every backend; everything else is drawn by the backend's own generator, where the data lies. The padded
-extent is drawn too.
+numbers on every backend; everything else is drawn by the backend's own generator, where the data lies, or, in portable
+mode, by another generator on the host. The padded extent is drawn too.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ __all__ = [
     "random_truncated_normal",
     "random_uniform",
     "reset_step_random_state",
+    "set_random_portable",
     "set_random_seed",
     "set_random_state",
 ]
@@ -43,6 +44,7 @@ Number = int | float
 NumberOrTensor = int | float | Tensor
 
 _STEP = "step"
+_PORTABLE = "portable"
 
 
 # -- state
@@ -60,9 +62,22 @@ def set_random_seed(seed: int) -> None:
         backend.set_random_seed(seed)
 
 
+def set_random_portable(enabled: bool = True) -> None:
+    """Draw all random numbers (dropout, augmentation, ...) on the host, the same ones on every backend.
+
+    For comparing backends: the same seed then gives the same training. Slower, as the draws have to be moved to where
+    the data lies. Without a call, the setting RF_RANDOM says it (`portable`, or `backend`: each backend's own
+    generator).
+    """
+    _random.set_portable(enabled)
+
+
 def get_random_state() -> dict[str, bytes]:
-    """The states of all generators: that of initial weights and those of the loaded backends."""
+    """The states of all generators: that of initial weights, that of portable draws (in portable mode), and those of
+    the loaded backends."""
     state = {_STEP: json.dumps(_random.get_step_state()).encode()}
+    if _random.is_portable():
+        state[_PORTABLE] = json.dumps(_random.portable_generator().bit_generator.state).encode()
     for backend in _backends.loaded_backends():
         state |= backend.get_random_state()
     return state
@@ -76,6 +91,8 @@ def set_random_state(state: Mapping[str, bytes]) -> None:
     rest = dict(state)
     if _STEP in rest:
         _random.set_step_state(json.loads(rest.pop(_STEP)))
+    if _PORTABLE in rest:
+        _random.portable_generator().bit_generator.state = json.loads(rest.pop(_PORTABLE))
     for backend in _backends.loaded_backends():
         own = {name: rest.pop(name) for name in list(rest) if name.split(":")[0] == backend.name}
         if own:
@@ -199,9 +216,9 @@ class _Source:
         raw = backend.no_value
         if backend.computes:
             shape = tuple(d.get_dim_value() for d in self.dims)
-            if self._static:
-                assert self._seed is not None
-                array = getattr(_random, kernel)(_random.generator(self._seed), shape, *args, dtype)
+            if self._static or _random.is_portable():
+                generator = _random.portable_generator() if self._seed is None else _random.generator(self._seed)
+                array = getattr(_random, kernel)(generator, shape, *args, dtype)
                 raw = backend.from_numpy(array, dtype, self.device)
             else:
                 raw = backend.kernels[f"random_{kernel}"](shape, *args, dtype, self.device)

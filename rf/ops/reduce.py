@@ -36,7 +36,9 @@ MODES = ("sum", "mean", "max", "min", "logsumexp", "any", "all", "argmax", "argm
 def masked_dims(dims: Sequence[Dim], axes: Sequence[Dim]) -> list[Dim]:
     """Those of `dims` whose padding takes part when `axes` are reduced: masked axes, and dims whose sizes depend on an
     axis."""
-    return [d for d in dims if d.size_dims and (d in axes or any(s in axes for s in d.size_dims))]
+    return [
+        d for d in dims if d.base.size_dims and (any(d is a for a in axes) or any(s in axes for s in d.base.size_dims))
+    ]
 
 
 def fill_padding(
@@ -46,7 +48,7 @@ def fill_padding(
     dims)."""
     missing: list[Dim] = []
     for d in masked:
-        missing += [s for s in d.size_dims or () if s not in dims and s not in missing]
+        missing += [s for s in d.base.size_dims or () if s not in dims and s not in missing]
     order = [*missing, *dims]
     for d in masked:
         slot = p.emit("fill_outside", slot, p.mask(d, order), static=(value,))
@@ -67,18 +69,26 @@ def _neutral(mode: str, dtype: str) -> float:
     return lowest if low else -1 - lowest if lowest else 255
 
 
+def _entries(name: str, x: Tensor, axes: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The entry of `x.dims` for each axis; of a dim that occurs twice, the one of highest match priority that is left."""
+    found: list[Dim] = []
+    for axis in sorted(axes, key=lambda d: -d.match_priority):
+        left = [d for d in x.dims if d == axis and not any(d is f for f in found)]
+        exact = [d for d in left if axis.match_priority and d.match_priority == axis.match_priority]
+        if not left:
+            raise DimError(f"{name}: axis {axis!r} is not a dim of {x!r}")
+        found.append(exact[0] if exact else max(left, key=lambda d: d.match_priority))
+    return tuple(found)
+
+
 def _plan_reduce(p: PlanBuilder, x: Tensor, mode: str, axis: Dim | Sequence[Dim], use_mask: bool) -> Plan:
     name = f"reduce_{mode}"
     axes = as_dims(axis)
-    for d in axes:
-        if d not in x.dims:
-            raise DimError(f"{name}: axis {d!r} is not a dim of {x!r}")
     if mode.startswith("arg") and len(axes) != 1:
         raise DimError(f"{name}: takes exactly one axis, got {list(axes)}; merge the dims first (rf.merge_dims)")
     if mode in ("any", "all") and x.dtype != "bool":
         raise RfError(f"{name}: needs a bool tensor, got {x!r}")
-    # Where a dim occurs twice (square parameters), the axis is the one of highest match priority.
-    axes = tuple(x.dims[x.get_axis_from_description(d)] for d in axes)
+    axes = _entries(name, x, axes)
     dtype = x.dtype
     if mode in ("mean", "logsumexp"):
         dtype = dtypes.floating(dtype)
@@ -120,7 +130,7 @@ def _emit_mean(p: PlanBuilder, slot: Any, order: list[Dim], axes: Sequence[Dim],
         return p.emit("mean", slot, static=(numbers(axes),))
     if len(masked) == 1 and masked[0] in axes:
         dim = masked[0]
-        size_dims = dim.size_dims or ()
+        size_dims = dim.base.size_dims or ()
         summed = None
         if not any(s in axes for s in size_dims):
             summed = [dim]
@@ -142,7 +152,7 @@ def _emit_mean(p: PlanBuilder, slot: Any, order: list[Dim], axes: Sequence[Dim],
     for d in masked:
         one = p.mask(d, order, keep_leading=True)
         mask = one if mask is None else p.emit("logical_and", mask, one)
-        covered += [c for c in (*(d.size_dims or ()), d) if c not in covered]
+        covered += [c for c in (*(d.base.size_dims or ()), d) if c not in covered]
     plain = [a for a in axes if a not in covered]
     summed = [a for a in axes if a in covered]
     if plain:

@@ -413,7 +413,7 @@ def window(
             missing = [s for s in spatial_dim.base.size_dims or () if s not in source.dims]
             source = (expand_dims(source, missing) if missing else source).copy_masked(pad_value, dims=[spatial_dim])
     else:
-        out_dim = spatial_dim - window_dim + 1
+        out_dim = spatial_dim - (window_dim.get_dim_value() - 1)
     out_dim = out_dim if stride == 1 else out_dim.ceildiv_right(stride)
     check_new_dims("window", source, [d for d in source.dims if d != spatial_dim], [out_dim, window_dim])
     lacking = max(size - (left + spatial_dim.get_dim_value() + right), 0)  # then there are no windows, as T' is empty

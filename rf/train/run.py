@@ -157,6 +157,9 @@ class Run:
     def resume(cls, saved: SavedRun, given: Mapping[str, Any], *, num_workers: int = 0) -> Run:
         """The run of a checkpoint, continued: the steps that follow are, bit by bit, those that would have followed.
 
+        On another backend they are so up to rounding, and where random numbers are drawn, only in portable mode
+        (:func:`rf.set_random_portable`).
+
         Args:
             saved: the checkpoint.
             given: options by name that the user gives again; None for those left out. Only the place of the data may
@@ -183,7 +186,11 @@ class Run:
             run._optimizer.load_state(saved.part(_OPTIMIZER))
         except rf.UserError as exc:
             raise rf.UserError(f"{saved.path}: {exc}; start a new run with another --out") from exc
-        rf.set_random_state({name: array.tobytes() for name, array in saved.part(_RANDOM).items()})
+        foreign = set(backend_names()) - {run._backend}
+        random = {n: a.tobytes() for n, a in saved.part(_RANDOM).items() if n.split(":")[0] not in foreign}
+        if not any(name.split(":")[0] == run._backend for name in random):
+            rf.set_random_seed(options.seed)  # continued on another backend, whose generator begins anew
+        rf.set_random_state(random)
         run.step, run.epoch, run._batch = saved.step, saved.epoch, saved.batch
         return run
 

@@ -20,6 +20,7 @@ EXEMPT_FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(
         [
             "set_random_seed",
+            "set_random_portable",
             "get_random_state",
             "set_random_state",
             "reset_step_random_state",

@@ -117,7 +117,7 @@ SAMPLES: list[Sample] = [
     S("window", "B T F", spatial_dim="T", window_dim="K", stride=2, out="B ⌈T/2⌉ F K", masked=True,
       ref=lambda x: _windows(x, 1, 3)[:, ::2]),
     S("window", "B T F", spatial_dim="T", window_dim="K", pad_value=-7.0, masked=True),
-    S("window", "B T F", spatial_dim="T", window_dim="K", padding="valid", out="B (T-K+1) F K", masked=True,
+    S("window", "B T F", spatial_dim="T", window_dim="K", padding="valid", out="B (T-2) F K", masked=True,
       ref=lambda x: _windows(x, 1, 3)[:, 1:-1]),
     S("window", "B T F", spatial_dim="T", window_dim="K", padding="valid", stride=2, masked=True),
     S("window", "B T F", spatial_dim="T", window_dim="P", padding="valid", masked=True, id="longer-than-most",

@@ -1,0 +1,376 @@
+"""The TensorFlow backend beyond the conformance suite: loading, parameters and gradients, and training as on torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rf
+from rf import _random, checkpoint, optim
+from rf.train import CHECKPOINT, Run, RunOptions, load_run
+
+needs_tensorflow = pytest.mark.needs("tensorflow")
+
+
+@pytest.fixture
+def tensorflow() -> Iterator[None]:
+    with rf.use_backend("tensorflow"):
+        yield
+    rf.reset_run_ctx()
+
+
+def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run `code` in a fresh Python, without settings of rf."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RF_") or name == "RF_CORE"}
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean | quiet | env)
+
+
+# -- loading
+
+
+def test_missing() -> None:
+    result = python(
+        "import sys\nsys.modules['tensorflow'] = None\nimport rf\nrf.select_backend('numpy')\n"
+        "try: rf.select_backend('tensorflow')\nexcept rf.BackendMissingError as exc: print(exc)"
+    )
+    assert "'tensorflow' needs tensorflow" in result.stdout, result.stderr
+    assert "pip install 'rf-eager[tensorflow]'" in result.stdout
+
+
+def test_too_old() -> None:
+    result = python(
+        "import sys, types\nold = types.ModuleType('tensorflow')\nold.__version__ = '2.9.1'\n"
+        "sys.modules['tensorflow'] = old\nimport rf\n"
+        "try: rf.select_backend('tensorflow')\nexcept rf.BackendMissingError as exc: print(exc)"
+    )
+    assert "needs tensorflow 2.16 or newer, not 2.9.1" in result.stdout, result.stderr
+
+
+@needs_tensorflow
+def test_works_without_torch() -> None:
+    result = python(
+        "import sys\nsys.modules['torch'] = None\nimport rf\n"
+        "with rf.use_backend('tensorflow'): print((rf.convert_to_tensor([1., 2.]) * 2.0).numpy())"
+    )
+    assert result.stdout == "[2. 4.]\n", result.stderr
+
+
+@needs_tensorflow
+@pytest.mark.parametrize(
+    "order", [("rf", "torch", "tensorflow"), ("tensorflow", "rf", "torch"), ("torch", "tensorflow", "rf")]
+)
+def test_imports_in_any_order(order: tuple[str, ...]) -> None:
+    names = [name for name in order if name != "torch" or importlib.util.find_spec("torch") is not None]
+    code = "\n".join(f"import {name}" for name in names)
+    for name in ("tensorflow", "torch"):
+        if name in names:
+            code += f"\nwith rf.use_backend({name!r}): print((rf.convert_to_tensor([1.0, 2.0]) + 1.0).numpy())"
+    result = python(code)
+    assert result.stdout == "[2. 3.]\n" * (len(names) - 1), result.stderr
+
+
+def test_import_rf_loads_no_tensorflow() -> None:
+    result = python("import sys, rf\nprint('tensorflow' in sys.modules)")
+    assert result.stdout == "False\n", result.stderr
+
+
+@needs_tensorflow
+def test_raw_arrays_and_variables(tensorflow: None) -> None:
+    import tensorflow as tf
+
+    d = rf.Dim(2, name="d")
+    x = rf.convert_to_tensor(tf.constant([1.0, 2.0]), dims=[d])
+    v = rf.convert_to_tensor(tf.Variable([3.0, 4.0]), dims=[d])
+    assert x.backend is v.backend is rf.get_backend("tensorflow")
+    y = x * v
+    assert isinstance(y.raw_tensor, tf.Tensor) and y.numpy().tolist() == [3.0, 8.0]
+    assert y.dtype == "float32" and y.device == "cpu"
+
+
+@needs_tensorflow
+def test_mixing_backends_and_converting() -> None:
+    d = rf.Dim(2, name="d")
+    with rf.use_backend("numpy"):
+        a = rf.convert_to_tensor(np.array([1.0, 2.0], np.float32), dims=[d])
+    with rf.use_backend("tensorflow"):
+        b = rf.convert_to_tensor(np.array([1.0, 2.0], np.float32), dims=[d])
+        with pytest.raises(rf.BackendError, match=r"(?s)numpy.*tensorflow.*convert_backend"):
+            a + b
+        assert (rf.convert_backend(a, "tensorflow") + b).numpy().tolist() == [2.0, 4.0]
+        assert (a + rf.convert_backend(b, "numpy")).numpy().tolist() == [2.0, 4.0]
+
+
+@needs_tensorflow
+def test_errors_are_those_of_tensorflow(tensorflow: None) -> None:
+    import tensorflow as tf
+
+    backend = rf.get_backend("tensorflow")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="AddV2"):
+        backend.add(tf.constant([1.0, 2.0]), tf.constant([1.0, 2.0, 3.0]))
+
+
+# -- gradients and parameters
+
+
+@needs_tensorflow
+def test_gradient_needs_recording(tensorflow: None) -> None:
+    x = rf.Parameter([rf.Dim(2, name="d")])
+    x.initial = np.array([1.0, 2.0])
+    y = rf.reduce_sum(x * x, axis=x.dims)
+    with pytest.raises(rf.BackendError, match="init_train_step_run_ctx"):
+        rf.gradient(y, x)
+    rf.init_train_step_run_ctx()
+    y = rf.reduce_sum(x * x, axis=x.dims)
+    assert rf.gradient(y, x).numpy().tolist() == [2.0, 4.0]
+    assert rf.gradient(y, x).numpy().tolist() == [2.0, 4.0]
+    with rf.stop_gradient_scope():
+        z = rf.reduce_sum(x * x, axis=x.dims)
+    with pytest.raises(rf.BackendError):
+        rf.gradient(z, x)
+    rf.reset_run_ctx()
+    with pytest.raises(rf.BackendError):
+        rf.gradient(y, x)
+
+
+@needs_tensorflow
+def test_parameter_keeps_gradients_when_assigned(tensorflow: None) -> None:
+    d = rf.Dim(2, name="d")
+    x, fixed = rf.Parameter([d]), rf.Parameter([d], auxiliary=True)
+    x.initial, fixed.initial = 1.0, 1.0
+    rf.init_train_step_run_ctx()
+    value = rf.convert_to_tensor(np.array([1.0, 2.0], np.float32), dims=[d])
+    x.assign(value)
+    fixed.assign(value)
+    assert x.raw_tensor is not value.raw_tensor
+    both = rf.gradient(rf.reduce_sum(x * x * fixed, axis=d), [x, fixed])
+    assert both[0].numpy().tolist() == [2.0, 8.0] and both[1].numpy().tolist() == [0.0, 0.0]
+    x.trainable = False
+    rf.init_train_step_run_ctx()
+    with pytest.raises(rf.BackendError):
+        rf.gradient(rf.reduce_sum(x * x, axis=d), x)
+
+
+@needs_tensorflow
+def test_slow_path_gives_the_same(tensorflow: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where private parts of TensorFlow are missing."""
+    import tensorflow as tf
+
+    from rf.backends import _tensorflow_fast
+
+    x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+    calls = [
+        (("Sum",), {"keep_dims": False}, (x, tf.constant([1]))),
+        (("GatherV2", "batch_dims"), {}, (x, tf.constant([1]), tf.constant(0), 0)),
+        (("Squeeze", "squeeze_dims"), {}, (x[None], [0])),
+        (("ConcatV2",), {}, ([x, x], tf.constant(0))),
+        (("Cast", "DstT"), {"Truncate": False}, (x, tf.int32.as_datatype_enum)),
+    ]
+    fast = [_tensorflow_fast.fast(*names, **attrs)(*args) for names, attrs, args in calls]
+    monkeypatch.setattr(_tensorflow_fast, "FAST", False)
+    slow = [_tensorflow_fast.fast(*names, **attrs)(*args) for names, attrs, args in calls]
+    for a, b in zip(fast, slow):
+        assert a.dtype == b.dtype and np.array_equal(a.numpy(), b.numpy())
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = _tensorflow_fast.with_gradient((x,), tf.square, lambda x, y, g: (g * 10.0,))
+    assert np.array_equal(tape.gradient(y, x).numpy(), np.full((2, 2), 10.0))
+
+
+# -- random numbers
+
+
+@needs_tensorflow
+def test_random_state(tensorflow: None) -> None:
+    dims = [rf.Dim(5, name="a"), rf.Dim(3, name="b")]
+    rf.set_random_seed(3)
+    first = rf.random_normal(dims).numpy()
+    state = rf.get_random_state()
+    second = rf.random_uniform(dims).numpy()
+    assert not np.array_equal(first, second)
+    rf.set_random_state(state)
+    assert np.array_equal(rf.random_uniform(dims).numpy(), second)
+    rf.set_random_seed(3)
+    assert np.array_equal(rf.random_normal(dims).numpy(), first)
+
+
+@pytest.fixture
+def portable() -> Iterator[None]:
+    rf.set_random_portable(True)
+    yield
+    _random.set_portable(None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "numpy",
+        pytest.param("torch", marks=pytest.mark.needs("torch")),
+        pytest.param("tensorflow", marks=needs_tensorflow),
+    ],
+)
+def test_portable_draws_do_not_depend_on_the_backend(portable: None, name: str) -> None:
+    def draw(backend: str) -> list[np.ndarray]:
+        with rf.use_backend(backend):
+            a, b = rf.Dim(50, name="a"), rf.Dim(3, name="b")
+            rf.set_random_seed(7)
+            x = rf.random_uniform([a, b], minval=-2.0, maxval=2.0)
+            y = rf.dropout(x, 0.4, axis=a, on_forward=True)
+            z = rf.dropout(x, 0.4, on_forward=True)
+            n = rf.random_uniform([a], minval=0, maxval=9, dtype="int32")
+            return [t.numpy() for t in (x, y, z, n)]
+
+    mine, reference = draw(name), draw("numpy")
+    for a, b in zip(mine, reference):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    x, y, z, _ = mine
+    dropped = (y == 0).all(1)
+    assert 5 < dropped.sum() < 35 and np.allclose(y[~dropped], x[~dropped] / 0.6)
+    assert 20 < (z == 0).sum() < 100 and (z == 0).any(1).sum() > (z == 0).all(1).sum()
+
+
+def test_portable_state(portable: None) -> None:
+    with rf.use_backend("numpy"):
+        d = rf.Dim(4, name="d")
+        rf.set_random_seed(1)
+        state = rf.get_random_state()
+        first = rf.random_uniform([d]).numpy()
+        rf.set_random_state(state)
+        assert np.array_equal(rf.random_uniform([d]).numpy(), first)
+
+
+# -- optimizer and training
+
+
+class Model(rf.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        a, b = rf.Dim(3, name="a"), rf.Dim(2, name="b")
+        self.weight = rf.Parameter([a, b])
+        self.weight.initial = np.arange(6.0).reshape(3, 2) / 7
+        self.bias = rf.Parameter([b])
+        self.bias.initial = np.array([1.0, -1.0])
+        self.late = rf.Parameter([b])
+        self.late.initial = np.array([0.5, 0.25])
+        self.unused = rf.Parameter([b])
+
+    def loss(self, step: int) -> rf.Tensor:
+        x = self.weight * self.weight * float(step + 1) + self.bias
+        if step % 3 == 1:
+            x = x + self.late
+        return rf.reduce_sum(x * x, axis=x.dims)
+
+
+def optimize(backend: str, state: dict[str, np.ndarray] | None, steps: range) -> dict[str, np.ndarray]:
+    """Parameters, optimizer state and norms after the steps, from a state that `optimize` gave."""
+    with rf.use_backend(backend):
+        model = Model()
+        optimizer = optim.adamw(
+            model.named_parameters(), betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1, max_gradient_norm=3.0
+        )
+        if state is not None:
+            checkpoint.restore_params(model, {name[1:]: a for name, a in state.items() if name.startswith("=")})
+            optimizer.load_state({name[1:]: a for name, a in state.items() if name.startswith("+")})
+        norms = []
+        for i in steps:
+            rf.init_train_step_run_ctx(step=i)
+            norms.append(optimizer.step(model.loss(i), learning_rate=0.1 / (i + 1)))
+            rf.reset_run_ctx()
+        out = {"norms": np.array(norms)}
+        out |= {"=" + name: array for name, array in checkpoint.param_arrays(model)[0].items()}
+        return out | {"+" + name: array for name, array in optimizer.state().items()}
+
+
+def assert_close(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert actual.keys() == expected.keys()
+    for name in expected:
+        assert actual[name].shape == expected[name].shape and actual[name].dtype == expected[name].dtype, name
+        np.testing.assert_allclose(actual[name], expected[name], rtol=2e-6, atol=1e-6, err_msg=name)
+
+
+@needs_tensorflow
+@pytest.mark.needs("torch")
+def test_adamw_is_that_of_torch() -> None:
+    expected = optimize("torch", None, range(8))
+    assert expected["norms"].max() > 3.0  # else clipping is not tested
+    assert expected["+late/num_updates"] == 3 and "+unused/num_updates" not in expected
+    assert_close(optimize("tensorflow", None, range(8)), expected)
+    for first, second in ("torch", "tensorflow"), ("tensorflow", "torch"):
+        half = optimize(first, None, range(5))
+        whole = optimize(second, half, range(5, 8))
+        assert_close({**whole, "norms": np.concatenate([half["norms"], whole["norms"]])}, expected)
+
+
+@needs_tensorflow
+def test_adamw_skips_what_is_not_finite_and_checks_states(tensorflow: None) -> None:
+    model = Model()
+    optimizer = optim.adamw(model.named_parameters())
+    before = model.weight.numpy()
+    rf.init_train_step_run_ctx()
+    norm = optimizer.step(model.loss(0) * float("inf"), learning_rate=0.1)
+    assert not np.isfinite(norm) and np.array_equal(model.weight.numpy(), before)
+    with pytest.raises(rf.UserError, match="fits no parameter"):
+        optimizer.load_state({"weight/first_moment": np.zeros(7, np.float32)})
+    with pytest.raises(rf.UserError, match="incomplete"):
+        optimizer.load_state({"weight/first_moment": np.zeros((3, 2), np.float32)})
+
+
+def options() -> RunOptions:
+    return RunOptions.make({"preset": "tiny", "batch_size": 4, "max_sequences": 40, "warmup": 10, "seed": 3})
+
+
+def losses(run: Run, until: int) -> list[float]:
+    out = [report.losses["total"] for report in run.steps(until)]
+    run.close()
+    return out
+
+
+@pytest.fixture(scope="module")
+def trained_on_torch(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], Path]:
+    """Losses of 50 steps, and the checkpoint after 5 of them."""
+    rf.set_random_portable(True)
+    try:
+        with rf.use_backend("torch"):
+            out = tmp_path_factory.mktemp("torch")
+            run = Run.start(options())
+            before = losses(run, 5)
+            run.save(out)
+            return before + losses(run, 50), out
+    finally:
+        _random.set_portable(None)
+
+
+@needs_tensorflow
+@pytest.mark.needs("torch")
+def test_trains_as_on_torch(portable: None, trained_on_torch: tuple[list[float], Path], tmp_path: Path) -> None:
+    expected, _ = trained_on_torch
+    with rf.use_backend("tensorflow"):
+        run = Run.start(options())
+        actual = losses(run, 50)
+    np.testing.assert_allclose(actual[:10], expected[:10], rtol=1e-4)
+    np.testing.assert_allclose(actual[49], expected[49], rtol=0.02)
+    assert actual[49] < 0.9 * actual[0]
+
+
+@needs_tensorflow
+@pytest.mark.needs("torch")
+def test_continues_a_checkpoint_of_torch_and_back(
+    portable: None, trained_on_torch: tuple[list[float], Path], tmp_path: Path
+) -> None:
+    expected, saved = trained_on_torch
+    with rf.use_backend("tensorflow"):
+        run = Run.resume(load_run(saved), {})
+        np.testing.assert_allclose(losses(run, 8), expected[5:8], rtol=1e-4)
+        run.save(tmp_path)
+        arrays = checkpoint.read_arrays(tmp_path / CHECKPOINT)[0]
+        assert "/random/tensorflow" in arrays and "/random/torch" not in arrays
+    with rf.use_backend("torch"):
+        run = Run.resume(load_run(tmp_path), {})
+        np.testing.assert_allclose(losses(run, 10), expected[8:10], rtol=1e-4)
