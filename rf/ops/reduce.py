@@ -70,7 +70,7 @@ def _neutral(mode: str, dtype: str) -> float:
 
 
 def _entries(name: str, x: Tensor, axes: Sequence[Dim]) -> tuple[Dim, ...]:
-    """The entry of `x.dims` for each axis; of a dim that occurs twice, the one of highest match priority that is left."""
+    """The entry of `x.dims` for each axis; of a dim that occurs twice, the one of highest priority that is left."""
     found: list[Dim] = []
     for axis in sorted(axes, key=lambda d: -d.match_priority):
         left = [d for d in x.dims if d == axis and not any(d is f for f in found)]

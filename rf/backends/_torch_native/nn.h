@@ -139,7 +139,14 @@ at::IntArrayRef last_sizes(const at::Tensor& x, const Static& count) {
   auto n = static_cast<size_t>(count.integer);
   return x.sizes().slice(static_cast<size_t>(x.dim()) - n, n);
 }
-RF_FRESH(layer_norm, 3, at::layer_norm(x, last_sizes(x, s[0]), optional(in[1]), optional(in[2]), s[1].number, false))
+
+at::Tensor layer_norm(const at::Tensor& x, const Payload* in, const Static* s) {
+  // What at::layer_norm does in the end; before that, autocast would see to the dtype.
+  if (x.scalar_type() == at::kFloat)
+    return std::get<0>(at::native_layer_norm(x, last_sizes(x, s[0]), optional(in[1]), optional(in[2]), s[1].number));
+  return at::layer_norm(x, last_sizes(x, s[0]), optional(in[1]), optional(in[2]), s[1].number, false);
+}
+RF_FRESH(layer_norm, 3, layer_norm(x, in, s))
 
 at::Tensor rms_norm(const at::Tensor& x, const Payload* in, const Static* s) {
   at::Tensor y = at::rms_norm(x, last_sizes(x, s[0]), optional(in[1]), s[1].number);

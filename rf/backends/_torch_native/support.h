@@ -63,6 +63,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ne.h>
+#include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/neg.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/reciprocal.h>
@@ -94,9 +95,11 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <array>
 #include <cmath>
@@ -141,8 +144,14 @@ private:
 // Whether autograd has nothing to record for an op on the first `n` operands. It would find that out itself, a dispatch
 // per op later.
 bool constant(const Payload* in, int n) {
-  for (int i = 0; i < n; ++i)
-    if (in[i] && tensor(in[i]).unsafeGetTensorImpl()->autograd_meta() != nullptr) return false;
+  for (int i = 0; i < n; ++i) {
+    if (!in[i]) continue;
+    const at::Tensor& x = tensor(in[i]);
+    const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(x.unsafeGetTensorImpl()->autograd_meta());
+    if (!meta) continue;
+    if (meta->fw_grad_) return false;
+    if ((meta->requires_grad_ || meta->grad_fn_) && at::GradMode::is_enabled()) return false;
+  }
   return true;
 }
 
@@ -166,12 +175,10 @@ template <class F> at::Tensor evaluate(const at::Tensor& x, bool below_autograd,
     END_HANDLE_TH_ERRORS_RET(false)                                                                                    \
   }
 #define RF_VIEW(name, expression) RF_KERNEL(name, false, expression)
-#define RF_FRESH(name, n, expression) RF_KERNEL(name, constant(in, n), expression)
 
-// Elementwise kernels on one or two operands, which are the many. ATen gives no warnings here, so the buffer for them,
-// which HANDLE_TH_ERRORS sets up, is left out.
-#define RF_ELEMENTWISE(name, n, expression)                                                                            \
-  bool k_##name(const Payload* in, int, const Static*, Payload* out) {                                                 \
+// The ops of RF_FRESH kernels give no warnings, so the buffer for them, which HANDLE_TH_ERRORS sets up, is left out.
+#define RF_FRESH(name, n, expression)                                                                                  \
+  bool k_##name(const Payload* in, [[maybe_unused]] int num_in, [[maybe_unused]] const Static* s, Payload* out) {      \
     try {                                                                                                              \
       const at::Tensor& x = tensor(in[0]);                                                                             \
       give(out[0], evaluate(x, constant(in, n), [&]() -> at::Tensor { return expression; }));                          \
@@ -181,8 +188,8 @@ template <class F> at::Tensor evaluate(const at::Tensor& x, bool below_autograd,
       return false;                                                                                                    \
     }                                                                                                                  \
   }
-#define RF_UNARY(name) RF_ELEMENTWISE(name, 1, at::name(x))
-#define RF_BINARY(name, function) RF_ELEMENTWISE(name, 2, function(x, tensor(in[1])))
+#define RF_UNARY(name) RF_FRESH(name, 1, at::name(x))
+#define RF_BINARY(name, function) RF_FRESH(name, 2, function(x, tensor(in[1])))
 
 const std::array<at::ScalarType, 12> kDtypes = {
     at::kBool, at::kByte,     at::kChar,  at::kShort,  at::kInt,          at::kLong,
