@@ -298,3 +298,21 @@ def test_operands_of_another_backend_than_the_selected_one() -> None:
             rf.one_hot(rf.top_k(x, axis=e.F, k=1)[1]),
         ):
             assert isinstance(y.raw_tensor, torch.Tensor)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "meta"])
+def test_more_pieces_than_a_plan_can_hold(backend: str) -> None:
+    with rf.use_backend(backend):
+        n, f = rf.Dim(200, name="N"), rf.Dim(3, name="F")
+        x = rf.convert_to_tensor(np.arange(600, dtype="float32").reshape(200, 3), dims=[n, f], feature_dim=f)
+        rows = rf.unstack(x, axis=n)
+        assert len(rows) == 200 and all(r.dims == (f,) and r.feature_dim is f for r in rows)
+        parts = [rf.Dim(10, name=f"p{i}") for i in range(20)]
+        pieces = rf.split(x, axis=n, out_dims=parts)
+        assert [p.dims for p in pieces] == [(d, f) for d in parts]
+        again, _ = rf.concat(*zip(pieces, parts))
+        if backend != "meta":
+            assert rows[7].numpy().tolist() == [21, 22, 23]
+            assert (again.numpy() == x.numpy()).all()
+        with pytest.raises(rf.DimError, match="have 190 together"):
+            rf.split(x, axis=n, out_dims=parts[1:])

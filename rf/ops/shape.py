@@ -313,21 +313,31 @@ def reshape(source: Tensor, in_dims: Sequence[Dim], out_dims: Sequence[Dim]) -> 
     return out
 
 
-def _plan_split(
-    p: PlanBuilder, x: Tensor, axis: Dim, out_dims: tuple[Dim, ...], sizes: tuple[int, ...], size: int
-) -> Plan:
+MAX_PLANNED_PIECES = 8
+"""With more results, a plan would have too many dims or slots; then the kernel is called directly."""
+
+
+def _pieces(
+    x: Tensor, axis: Dim, out_dims: tuple[Dim, ...], sizes: tuple[int, ...], size: int
+) -> tuple[int, list[tuple[tuple[Dim, ...], Dim | None]]]:
+    """The axis that `split` cuts, and (dims, feature dim) of each piece."""
     own = own_dim("split", x, axis)
     if size >= 0 and -1 not in sizes and sum(sizes) != size:
         raise DimError(
             f"split: {axis!r} has {size} entries, {list(out_dims)} have {sum(sizes)} together\n  source: {x!r}"
         )
     at = x.dims.index(own)
-    outs = []
-    slots = p.emit("split", 0, static=(at, sizes), num_out=len(sizes))
-    for slot, d in zip(slots, out_dims):
+    for d in out_dims:
         check_new_dims("split", x, [o for o in x.dims if o is not own], [d])
-        dims = (*x.dims[:at], d.base, *x.dims[at + 1 :])
-        outs.append(p.out(slot, dims, x.dtype, _feature(x, [own], d), x.sparse_dim))
+    return at, [((*x.dims[:at], d.base, *x.dims[at + 1 :]), _feature(x, [own], d)) for d in out_dims]
+
+
+def _plan_split(
+    p: PlanBuilder, x: Tensor, axis: Dim, out_dims: tuple[Dim, ...], sizes: tuple[int, ...], size: int
+) -> Plan:
+    at, pieces = _pieces(x, axis, out_dims, sizes, size)
+    slots = p.emit("split", 0, static=(at, sizes), num_out=len(sizes))
+    outs = [p.out(slot, dims, x.dtype, feature, x.sparse_dim) for slot, (dims, feature) in zip(slots, pieces)]
     return p.finish(*outs, single=False)
 
 
@@ -356,7 +366,11 @@ def split(source: Tensor, *, axis: Dim, out_dims: Sequence[Dim]) -> tuple[Tensor
         sizes, size = tuple(d.get_dim_value() for d in out_dims), axis.get_dim_value()
     if not out_dims:
         raise DimError(f"split: no out_dims given for {axis!r} of {source!r}")
-    return _split(source, axis, out_dims, sizes, size)
+    if len(out_dims) <= MAX_PLANNED_PIECES:
+        return _split(source, axis, out_dims, sizes, size)
+    at, pieces = _pieces(source, axis, out_dims, sizes, size)
+    outs = [(dims, source.dtype, feature, source.sparse_dim) for dims, feature in pieces]
+    return apply("split", (source,), (at, sizes), outs)
 
 
 def gating(
@@ -497,7 +511,12 @@ def unstack(source: Tensor, *, axis: Dim) -> tuple[Tensor, ...]:
         if n < 0:
             raise DimError(f"unstack: {axis!r} of {source!r} is dynamic; loop over it with rf.scan")
         return (squeeze(source, axis),) if n else ()
-    return _unstack(source, axis, n)
+    if n <= MAX_PLANNED_PIECES:
+        return _unstack(source, axis, n)
+    own = own_dim("unstack", source, axis)
+    rest = tuple(d for d in source.dims if d is not own)
+    out = (rest, source.dtype, _feature(source, [own], None), source.sparse_dim)
+    return apply("unstack", (source,), (source.dims.index(own), n), [out] * n)
 
 
 # -- relabel
