@@ -90,8 +90,8 @@ def adamw(
     backend = get_backend(next(iter(backends)))
     if len(backends) > 1 or not backend.has_gradients or not backend.computes:
         raise BackendError(
-            f"AdamW: the parameters are on backend {', '.join(sorted(backends))}; training needs one backend that "
-            "computes gradients (--backend torch)"
+            f"AdamW: the parameters are on backend {', '.join(sorted(backends))}; "
+            "training needs the backend torch or tensorflow (--backend torch)"
         )
     if backend.name == "torch":
         return _TorchAdamW(trainable, betas, eps, weight_decay, max_gradient_norm)
@@ -230,7 +230,8 @@ class _KernelAdamW(Optimizer):
         moments.first = b.add(b.scale(moments.first, b1), b.scale(g, 1 - b1))
         moments.second = b.add(b.scale(moments.second, b2), b.scale(b.square(g), 1 - b2))
         root = b.scale(b.sqrt(moments.second), 1 / math.sqrt(bias2))
-        step = b.truediv(b.scale(moments.first, learning_rate / bias1), b.add(root, b.scalar(self._eps, b.dtype_of(root))))
+        root = b.add(root, b.scalar(self._eps, b.dtype_of(root)))
+        step = b.truediv(b.scale(moments.first, learning_rate / bias1), root)
         values = self._flat([p.raw_tensor for p in moments.parameters.values()])
         if moments.decay is not None:
             values = b.sub(values, b.mul(values, b.scale(moments.decay, learning_rate)))

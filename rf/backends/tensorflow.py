@@ -1,0 +1,407 @@
+"""TensorFlow, eager: raw arrays are eager tensors (`tf.Variable` is taken too), gradients are those of its tapes.
+
+Nothing here makes a `tf.function`. Kernels are called as `_tensorflow_fast` describes.
+"""
+
+# Framework functions that are kernels as they are, under their own parameter names.
+# pyright: reportAssignmentType=false, reportIncompatibleMethodOverride=false, reportMissingModuleSource=false
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from rf._errors import BackendError
+from rf.backend import Backend, Raw, Shape
+from rf.backends import _tensorflow_fast
+from rf.backends._tensorflow_fast import fast, ints, on, with_gradient
+from rf.backends._tensorflow_gradient import GradientKernels
+from rf.backends._tensorflow_index import IndexKernels
+from rf.backends._tensorflow_nn import TensorFlowNnKernels
+from rf.dtypes import ALL
+
+_DTYPES: dict[str, tf.DType] = {name: tf.as_dtype(name) for name in ALL if name != "string"}
+_NUMBERS: dict[str, int] = {name: dtype.as_datatype_enum for name, dtype in _DTYPES.items()}
+_NAMES = {number: name for name, number in _NUMBERS.items()}
+
+_concat, _split, _pack, _unpack = (
+    fast("ConcatV2"),
+    fast("SplitV", "num_split"),
+    fast("Pack", "axis"),
+    fast("Unpack", "num", "axis"),
+)
+_cast = fast("Cast", "DstT", Truncate=False)
+_transpose, _reshape, _expand = fast("Transpose"), fast("Reshape"), fast("BroadcastTo")
+_expand_dims, _squeeze = fast("ExpandDims"), fast("Squeeze", "squeeze_dims")
+_slice, _reverse, _pad, _gather = fast("Slice"), fast("ReverseV2"), fast("PadV2"), fast("GatherV2", "batch_dims")
+_strided = fast("StridedSlice", "begin_mask", "end_mask", "shrink_axis_mask", ellipsis_mask=0, new_axis_mask=0)
+_fill, _range = fast("Fill"), fast("Range")
+_complex, _real, _imag = fast("Complex", "Tout"), fast("Real", "Tout"), fast("Imag", "Tout")
+_sum, _mean = fast("Sum", keep_dims=False), fast("Mean", keep_dims=False)
+_max, _min = fast("Max", keep_dims=False), fast("Min", keep_dims=False)
+_any, _all = fast("Any", keep_dims=False), fast("All", keep_dims=False)
+_arg_max, _arg_min = (
+    fast("ArgMax", output_type=tf.int32.as_datatype_enum),
+    fast("ArgMin", output_type=tf.int32.as_datatype_enum),
+)
+_cumsum = fast("Cumsum", exclusive=False, reverse=False)
+_matmul = fast("MatMul", transpose_a=False, transpose_b=False)
+_matmul_nt = fast("MatMul", transpose_a=False, transpose_b=True)
+_matmul_tn = fast("MatMul", transpose_a=True, transpose_b=False)
+_batch_matmul = fast("BatchMatMulV2", adj_x=False, adj_y=False)
+_bias_add = fast("BiasAdd", data_format="NHWC")
+_add, _sub, _mul, _neg, _abs = fast("AddV2"), fast("Sub"), fast("Mul"), fast("Neg"), fast("Abs")
+_exp, _log, _softplus, _sigmoid, _erfc = fast("Exp"), fast("Log"), fast("Softplus"), fast("Sigmoid"), fast("Erfc")
+_maximum, _equal, _select = fast("Maximum"), fast("Equal", incompatible_shape_error=True), fast("SelectV2")
+_is_finite, _complex_abs = fast("IsFinite"), fast("ComplexAbs", "Tout")
+_softmax, _log_softmax = fast("Softmax"), fast("LogSoftmax")
+
+
+class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, GradientKernels, Backend):
+    """See the module docstring."""
+
+    name = "tensorflow"
+    has_gradients = True
+
+    def __init__(self, array_type: type, host_only: bool) -> None:
+        super().__init__()
+        self.raw_types = (array_type, tf.Variable)
+        self.host_only = host_only
+        self._array_type = array_type
+        self._constants: dict[tuple[Any, int], Raw] = {}
+
+    # -- inspection and transfer
+
+    def shape_of(self, x: Raw) -> Shape:
+        return x._shape_tuple() if type(x) is self._array_type else tuple(x.shape)
+
+    def _number_of(self, x: Raw) -> int:
+        return x._datatype_enum() if type(x) is self._array_type else x.dtype.as_datatype_enum
+
+    def dtype_of(self, x: Raw) -> str:
+        return _NAMES[self._number_of(x)]
+
+    def device_of(self, x: Raw) -> str | None:
+        if self.host_only:
+            return "cpu"
+        kind, _, number = x.device.rpartition("/device:")[2].partition(":")
+        return "cpu" if kind == "CPU" else f"cuda:{number}" if kind == "GPU" else f"{kind.lower()}:{number}"
+
+    def from_numpy(self, x: np.ndarray, dtype: str, device: str | None = None) -> Raw:
+        if dtype == "string":
+            raise BackendError("strings stay on the host; keep them on the NumPy backend")
+        copy = np.array(x, dtype=_DTYPES[dtype].as_numpy_dtype, order="C")
+        return _tensorflow_fast.array(copy, _NUMBERS[dtype], device)
+
+    def to_numpy(self, x: Raw) -> np.ndarray:
+        out = x.numpy()
+        return np.asarray(out, dtype=np.float32) if self.dtype_of(x) == "bfloat16" else np.asarray(out)
+
+    def to_device(self, x: Raw, device: str) -> Raw:
+        with on(device):
+            return tf.identity(x)
+
+    # -- creation
+
+    def _like(self, x: Raw, value: Any) -> Raw:
+        key = (value, self._number_of(x))
+        raw = self._constants.get(key)
+        if raw is None:
+            if len(self._constants) > 10_000:
+                self._constants.clear()
+            raw = self._constants[key] = self.scalar(value, _NAMES[key[1]])
+        return raw
+
+    def scalar(self, value: Any, dtype: str) -> Raw:
+        return self.from_numpy(np.asarray(value), dtype)
+
+    def full(self, shape: Shape, value: Any, dtype: str, device: str | None) -> Raw:
+        with on(device):
+            return _fill(ints(tuple(shape)), self.scalar(value, dtype))
+
+    def arange(self, n: int, dtype: str, device: str | None) -> Raw:
+        with on(device):
+            out = _range(ints(0), ints(n), ints(1))
+        return out if dtype == "int32" else _cast(out, _NUMBERS[dtype])
+
+    copy = staticmethod(fast("Identity"))
+
+    # -- structure
+
+    def cast(self, x: Raw, dtype: str) -> Raw:
+        return _cast(x, _NUMBERS[dtype])
+
+    def permute(self, x: Raw, perm: Shape) -> Raw:
+        return _transpose(x, ints(tuple(perm)))
+
+    def reshape(self, x: Raw, shape: Shape) -> Raw:
+        return _reshape(x, ints(tuple(shape)))
+
+    def expand(self, x: Raw, shape: Shape) -> Raw:
+        return _expand(x, ints(tuple(shape)))
+
+    def unsqueeze(self, x: Raw, axes: Shape) -> Raw:
+        if len(axes) == 1:
+            return _expand_dims(x, ints(axes[0]))
+        shape = list(self.shape_of(x))
+        for axis in axes:
+            shape.insert(axis, 1)
+        return _reshape(x, ints(tuple(shape)))
+
+    def squeeze(self, x: Raw, axes: Shape) -> Raw:
+        return _squeeze(x, list(axes)) if axes else x
+
+    def concat(self, *raws_then_axis: Any) -> Raw:
+        if len(raws_then_axis) == 2:
+            return raws_then_axis[0]
+        return _concat(list(raws_then_axis[:-1]), ints(raws_then_axis[-1]))
+
+    def select(self, x: Raw, axis: int, index: int) -> Raw:
+        return self._strided_slice(x, axis, index, index + 1, 1, True)
+
+    def stack(self, *raws_then_axis: Any) -> Raw:
+        return _pack(list(raws_then_axis[:-1]), raws_then_axis[-1])
+
+    def unstack(self, x: Raw, axis: int, size: int) -> tuple[Raw, ...]:
+        return tuple(_unpack(x, size, axis)) if size else ()
+
+    def unfold(self, x: Raw, axis: int, size: int, step: int) -> Raw:
+        num = (self.shape_of(x)[axis] - size) // step + 1
+        index = tuple(i * step + j for i in range(num) for j in range(size))
+        windows = _gather(x, ints(index), ints(axis), 0)
+        shape = self.shape_of(x)
+        windows = _reshape(windows, ints((*shape[:axis], num, size, *shape[axis + 1 :])))
+        rank = len(shape) + 1
+        return self.permute(windows, (*(i for i in range(rank) if i != axis + 1), axis + 1))
+
+    def make_complex(self, real: Raw, imag: Raw) -> Raw:
+        return _complex(real, imag, _NUMBERS["complex128" if self.dtype_of(real) == "float64" else "complex64"])
+
+    def real_as_complex(self, x: Raw) -> Raw:
+        axis = len(self.shape_of(x)) - 1
+        return self.make_complex(self.select(x, axis, 0), self.select(x, axis, 1))
+
+    def complex_as_real(self, x: Raw) -> Raw:
+        part = _NUMBERS["float64" if self.dtype_of(x) == "complex128" else "float32"]
+        return _pack([_real(x, part), _imag(x, part)], len(self.shape_of(x)))
+
+    def slice(self, x: Raw, axis: int, start: int, stop: int, step: int) -> Raw:
+        return self._strided_slice(x, axis, start, stop, step, False)
+
+    def _strided_slice(self, x: Raw, axis: int, start: int, stop: int, step: int, remove: bool) -> Raw:
+        zeros = (0,) * axis
+        whole = (1 << axis) - 1
+        begin, end, strides = ints((*zeros, start)), ints((*zeros, stop)), ints((*(1 for _ in zeros), step))
+        return _strided(x, begin, end, strides, whole, whole, remove << axis)
+
+    def split(self, x: Raw, axis: int, sizes: Shape) -> tuple[Raw, ...]:
+        return tuple(_split(x, ints(tuple(sizes)), ints(axis), len(sizes))) if len(sizes) > 1 else (self.copy(x),)
+
+    def flip(self, x: Raw, axis: int) -> Raw:
+        return _reverse(x, ints((axis,)))
+
+    def pad(self, x: Raw, paddings: tuple[tuple[int, int], ...], mode: str, value: Any) -> Raw:
+        if mode == "constant":
+            return _pad(x, ints(tuple(paddings)), self._like(x, value)) if paddings else x
+        how: Any = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}[mode]
+        for axis, pair in enumerate(paddings):
+            if any(pair):
+                index = np.pad(np.arange(self.shape_of(x)[axis]), pair, mode=how)
+                x = _gather(x, ints(tuple(index.tolist())), ints(axis), 0)
+        return x
+
+    # -- elementwise
+
+    neg = staticmethod(_neg)
+    exp = staticmethod(_exp)
+    expm1 = staticmethod(fast("Expm1"))
+    log = staticmethod(_log)
+    log1p = staticmethod(fast("Log1p"))
+    sqrt = staticmethod(fast("Sqrt"))
+    rsqrt = staticmethod(fast("Rsqrt"))
+    square = staticmethod(fast("Square"))
+    reciprocal = staticmethod(fast("Reciprocal"))
+    sin = staticmethod(fast("Sin"))
+    cos = staticmethod(fast("Cos"))
+    tanh = staticmethod(fast("Tanh"))
+    sigmoid = staticmethod(_sigmoid)
+    ceil = staticmethod(fast("Ceil"))
+    floor = staticmethod(fast("Floor"))
+    round = staticmethod(fast("Rint"))
+    erf = staticmethod(fast("Erf"))
+    sign = staticmethod(fast("Sign"))
+    relu = staticmethod(fast("Relu"))
+    elu = staticmethod(fast("Elu"))
+    selu = staticmethod(fast("Selu"))
+    logical_not = staticmethod(fast("LogicalNot"))
+    is_finite = staticmethod(_is_finite)
+    is_infinite = staticmethod(fast("IsInf"))
+
+    def abs(self, x: Raw) -> Raw:
+        if self.dtype_of(x).startswith("complex"):
+            return _complex_abs(x, _NUMBERS["float64" if self.dtype_of(x) == "complex128" else "float32"])
+        return _abs(x)
+
+    def log_sigmoid(self, x: Raw) -> Raw:
+        return _neg(_softplus(_neg(x)))
+
+    def silu(self, x: Raw) -> Raw:
+        return _mul(x, _sigmoid(x))
+
+    def gelu(self, x: Raw) -> Raw:
+        return _mul(_mul(x, self._like(x, 0.5)), _erfc(_mul(x, self._like(x, -math.sqrt(0.5)))))
+
+    def is_neg_infinite(self, x: Raw) -> Raw:
+        return _equal(x, self._like(x, -math.inf))
+
+    add = staticmethod(_add)
+    sub = staticmethod(_sub)
+    mul = staticmethod(_mul)
+    truediv = staticmethod(fast("RealDiv"))
+    floordiv = staticmethod(fast("FloorDiv"))
+    mod = staticmethod(fast("FloorMod"))
+    pow = staticmethod(fast("Pow"))
+    maximum = staticmethod(_maximum)
+    minimum = staticmethod(fast("Minimum"))
+    squared_difference = staticmethod(fast("SquaredDifference"))
+    logical_and = staticmethod(fast("LogicalAnd"))
+    logical_or = staticmethod(fast("LogicalOr"))
+    equal = staticmethod(_equal)
+    not_equal = staticmethod(fast("NotEqual", incompatible_shape_error=True))
+    less = staticmethod(fast("Less"))
+    less_equal = staticmethod(fast("LessEqual"))
+    greater = staticmethod(fast("Greater"))
+    greater_equal = staticmethod(fast("GreaterEqual"))
+    where = staticmethod(_select)
+
+    def logaddexp(self, x: Raw, y: Raw) -> Raw:
+        def difference(x: Raw, y: Raw) -> Raw:
+            return _select(_equal(x, y), self._like(x, 0), _sub(x, y))  # two equal infinities have none
+
+        def forward(x: Raw, y: Raw) -> Raw:
+            return _add(_maximum(x, y), _softplus(_neg(_abs(difference(x, y)))))
+
+        def backward(x: Raw, y: Raw, _out: Raw, g: Raw) -> Sequence[Raw]:
+            share = _sigmoid(difference(x, y))
+            return self._sum_to(_mul(g, share), x), self._sum_to(_mul(g, _sub(self._like(x, 1), share)), y)
+
+        return with_gradient((x, y), forward, backward)
+
+    def _sum_to(self, g: Raw, x: Raw) -> Raw:
+        """The gradient of `x`, which has been broadcast to the shape of `g`."""
+        have, want = self.shape_of(g), self.shape_of(x)
+        if have == want:
+            return g
+        lead = len(have) - len(want)
+        axes = tuple(i for i, n in enumerate(have) if i < lead or (n != 1 and want[i - lead] == 1))
+        return _reshape(_sum(g, ints(axes)), ints(want))
+
+    # -- reductions
+
+    def sum(self, x: Raw, axes: Shape) -> Raw:
+        return _sum(x, ints(tuple(axes)))
+
+    def mean(self, x: Raw, axes: Shape) -> Raw:
+        return _mean(x, ints(tuple(axes)))
+
+    def max(self, x: Raw, axes: Shape) -> Raw:
+        return _max(x, ints(tuple(axes)))
+
+    def min(self, x: Raw, axes: Shape) -> Raw:
+        return _min(x, ints(tuple(axes)))
+
+    def any(self, x: Raw, axes: Shape) -> Raw:
+        return _any(x, ints(tuple(axes)))
+
+    def all(self, x: Raw, axes: Shape) -> Raw:
+        return _all(x, ints(tuple(axes)))
+
+    def argmax(self, x: Raw, axis: int) -> Raw:
+        return _arg_max(x, ints(axis)) if self.shape_of(x)[axis] else self.cast(_sum(x, ints((axis,))), "int32")
+
+    def argmin(self, x: Raw, axis: int) -> Raw:
+        return _arg_min(x, ints(axis)) if self.shape_of(x)[axis] else self.cast(_sum(x, ints((axis,))), "int32")
+
+    def logsumexp(self, x: Raw, axes: Shape) -> Raw:
+        if not axes:
+            return self.copy(x)
+
+        def finite(x: Raw) -> Raw:
+            return _select(_is_finite(x), x, self._like(x, 0))
+
+        def forward(x: Raw) -> Raw:
+            top = finite(_max(x, ints(axes)))
+            return _add(_log(_sum(_exp(_sub(x, self.unsqueeze(top, axes))), ints(axes))), top)
+
+        def backward(x: Raw, y: Raw, g: Raw) -> Sequence[Raw]:
+            g, y = self.unsqueeze(g, axes), self.unsqueeze(finite(y), axes)
+            return (_mul(g, _exp(_sub(x, y))),)
+
+        return with_gradient((x,), forward, backward)
+
+    def cumsum(self, x: Raw, axis: int) -> Raw:
+        return _cumsum(x, ints(axis))
+
+    # -- contraction
+
+    def contract(self, a: Raw, b: Raw, num_common: int, num_a: int, num_reduce: int, num_b: int) -> Raw:
+        if num_reduce == 1 and num_b == 1 and num_a == 1:
+            return _batch_matmul(a, b) if num_common else _matmul(a, b)
+        if num_reduce == 1 and num_b == 1 and not num_common and num_a and "complex" not in self.dtype_of(a):
+            return with_gradient((a, b), _batch_matmul, self._product_backward)
+        shape_a, shape_b = self.shape_of(a), self.shape_of(b)
+        common, rest_a = shape_a[:num_common], shape_a[num_common : num_common + num_a]
+        rest_b = shape_b[num_common + num_reduce :]
+        rows, reduced, columns = math.prod(rest_a), math.prod(shape_a[num_common + num_a :]), math.prod(rest_b)
+        if len(shape_a) != num_common + 2 or num_a != 1:
+            a = _reshape(a, ints((*common, rows, reduced)))
+        if len(shape_b) != num_common + 2 or num_b != 1:
+            b = _reshape(b, ints((*common, reduced, columns)))
+        y = _batch_matmul(a, b) if num_common else _matmul(a, b)
+        return y if num_a == 1 and num_b == 1 else _reshape(y, ints((*common, *rest_a, *rest_b)))
+
+    def _product_backward(self, a: Raw, b: Raw, _y: Raw, g: Raw) -> tuple[Raw, Raw]:
+        """Of (..., in) x (in, out). TensorFlow's own would make the gradient of b for every batch entry, then sum."""
+        shape, (num_in, num_out) = self.shape_of(a), self.shape_of(b)
+        rows = math.prod(shape[:-1])
+        g = _reshape(g, ints((rows, num_out)))
+        return _reshape(_matmul_nt(g, b), ints(shape)), _matmul_tn(_reshape(a, ints((rows, num_in))), g)
+
+    def linear(self, x: Raw, weight: Raw, bias: Raw | None) -> Raw:
+        if len(self.shape_of(x)) == 1:
+            y = self.contract(x, weight, 0, 0, 1, 1)
+            return y if bias is None else _add(y, bias)
+        y = self.contract(x, weight, 0, len(self.shape_of(x)) - 1, 1, 1)
+        return y if bias is None else _bias_add(y, bias)
+
+    # -- normalizing
+
+    def softmax(self, x: Raw, axis: int) -> Raw:
+        if type(x) is self._array_type and axis == len(x._shape_tuple()) - 1:
+            return _softmax(x)
+        return self._on_last_axis(_softmax, x, axis)
+
+    def log_softmax(self, x: Raw, axis: int) -> Raw:
+        return self._on_last_axis(_log_softmax, x, axis)
+
+    def _on_last_axis(self, kernel: Any, x: Raw, axis: int) -> Raw:
+        rank = len(self.shape_of(x))
+        if axis == rank - 1:
+            return kernel(x)
+        perm = (*(i for i in range(rank) if i != axis), axis)
+        y = kernel(_transpose(x, ints(perm)))
+        return _transpose(y, ints(tuple(perm.index(i) for i in range(rank))))
+
+
+def create() -> Backend:
+    """The TensorFlow backend. GPU memory is taken as it is needed, unless TensorFlow is in use and set up already."""
+    gpus = tf.config.list_physical_devices("GPU")
+    with contextlib.suppress(RuntimeError):  # too late: the program has begun to use the GPUs, in its own way
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+    return TensorFlowBackend(_tensorflow_fast.start(), host_only=not gpus)
