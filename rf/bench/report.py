@@ -1,0 +1,74 @@
+"""Times of models for people, as a table, and for programs, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rf.bench.run import ModelTime
+from rf.profile.environment import environment_lines
+from rf.profile.report import _console, _print, _table, _yes_no
+
+__all__ = ["models_json", "print_models"]
+
+
+def models_json(rows: Sequence[ModelTime], env: dict[str, Any]) -> dict[str, Any]:
+    """Times of models as JSON has them.
+
+    :param env: as of `rf.profile.environment.environment`
+    """
+    return {
+        "rows": [
+            {
+                "model": row.model,
+                "what": row.what,
+                "size": row.size,
+                "step": row.step,
+                "rf_ms": row.rf_ms,
+                "torch_ms": row.torch_ms,
+                "ratio": row.ratio,
+                "target": row.target,
+                "reached": row.reached,
+                "meta_ms": row.meta_ms,
+                "frontend_share": row.frontend_share,
+                "others_ms": row.others_ms,
+                "difference": row.difference,
+                "dropout": row.dropout,
+                "rounds": row.rounds,
+            }
+            for row in rows
+        ],
+        "environment": env,
+    }
+
+
+def print_models(rows: Sequence[ModelTime], env: dict[str, Any]) -> None:
+    """Times of models as a table."""
+    console = _console()
+    for line in environment_lines(env):
+        console.print(line, highlight=False, markup=False)
+    table = _table(
+        "model", "size", "step", ">rf", ">torch", ">ratio", ">target", "", ">meta", ">share", "what is compared"
+    )
+    for row in rows:
+        others = "".join(f"; {name}: {ms:.3f}" for name, ms in row.others_ms.items())
+        table.add_row(
+            row.model,
+            row.size,
+            row.step,
+            f"{row.rf_ms:.3f}",
+            f"{row.torch_ms:.3f}",
+            f"{row.ratio:.2f}",
+            "" if row.target is None else f"<= {row.target:.2f}",
+            _yes_no(row.reached),
+            f"{row.meta_ms:.3f}",
+            f"{row.frontend_share:.0%}",
+            row.what + others,
+        )
+    _print(console, "ms per call, medians", table)
+    for line in (
+        "Both sides have the same weights and compute the same numbers, which was checked.",
+        "forward: evaluation, no gradients. train: forward with dropout, loss, backward, fused AdamW.",
+        "meta: rf without kernels (of train: forward and loss); share: of the time of rf.",
+    ):
+        console.print(line, highlight=False, markup=False)
