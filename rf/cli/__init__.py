@@ -21,7 +21,7 @@ COMMANDS = {
     "train": "train a model, or continue a training",
     "eval": "decode data with a trained model and print its error rates",
     "profile": "show where the time of a training step goes",
-    "bench": "time ops against the backend's own calls",
+    "bench": "time ops and models against the backend's own calls",
     "doctor": "show what is installed, what works and what does not",
 }
 
