@@ -5,32 +5,59 @@
 namespace {
 
 // -- elementwise
-
 RF_UNARY(neg)
 RF_UNARY(abs)
 RF_UNARY(exp)
 RF_UNARY(expm1)
 RF_UNARY(log)
-RF_UNARY(log1p) RF_UNARY(sqrt) RF_UNARY(rsqrt) RF_UNARY(square) RF_UNARY(reciprocal) RF_UNARY(sin) RF_UNARY(cos)
-    RF_UNARY(tanh) RF_UNARY(sigmoid) RF_UNARY(log_sigmoid) RF_UNARY(ceil) RF_UNARY(floor) RF_UNARY(round) RF_UNARY(erf)
-        RF_UNARY(sign) RF_UNARY(relu) RF_UNARY(elu) RF_UNARY(selu) RF_UNARY(silu) RF_UNARY(gelu) RF_UNARY(logical_not)
-            RF_FRESH(is_finite, 1, at::isfinite(x)) RF_FRESH(is_infinite, 1, at::isinf(x))
-                RF_FRESH(is_neg_infinite, 1, at::isneginf(x)) RF_VIEW(identity, x)
+RF_UNARY(log1p)
+RF_UNARY(sqrt)
+RF_UNARY(rsqrt)
+RF_UNARY(square)
+RF_UNARY(reciprocal)
+RF_UNARY(sin)
+RF_UNARY(cos)
+RF_UNARY(tanh)
+RF_UNARY(sigmoid)
+RF_UNARY(log_sigmoid)
+RF_UNARY(ceil)
+RF_UNARY(floor)
+RF_UNARY(round)
+RF_UNARY(erf)
+RF_UNARY(sign)
+RF_UNARY(relu)
+RF_UNARY(elu)
+RF_UNARY(selu)
+RF_UNARY(silu)
+RF_UNARY(gelu)
+RF_UNARY(logical_not)
+RF_FRESH(is_finite, 1, at::isfinite(x))
+RF_FRESH(is_infinite, 1, at::isinf(x))
+RF_FRESH(is_neg_infinite, 1, at::isneginf(x))
+RF_VIEW(identity, x)
+RF_BINARY(add, at::add)
+RF_BINARY(sub, at::sub)
+RF_BINARY(mul, at::mul)
+RF_BINARY(truediv, at::div)
+RF_BINARY(floordiv, at::floor_divide)
+RF_BINARY(mod, at::remainder)
+RF_BINARY(pow, at::pow)
+RF_BINARY(maximum, at::maximum)
+RF_BINARY(minimum, at::minimum)
+RF_BINARY(logaddexp, at::logaddexp)
+RF_BINARY(logical_and, at::logical_and)
+RF_BINARY(logical_or, at::logical_or)
+RF_BINARY(equal, at::eq)
+RF_BINARY(not_equal, at::ne)
+RF_BINARY(less, at::lt)
+RF_BINARY(less_equal, at::le)
+RF_BINARY(greater, at::gt)
+RF_BINARY(greater_equal, at::ge)
+RF_FRESH(squared_difference, 2, at::square(at::sub(x, tensor(in[1]))))
+RF_FRESH(where, 3, at::where(x, tensor(in[1]), tensor(in[2])))
+RF_VIEW(cast, x.to(kDtypes.at(static_cast<size_t>(s[0].integer))))
 
-                    RF_BINARY(add, at::add) RF_BINARY(sub, at::sub) RF_BINARY(mul, at::mul) RF_BINARY(truediv, at::div)
-                        RF_BINARY(floordiv, at::floor_divide) RF_BINARY(mod, at::remainder) RF_BINARY(pow, at::pow)
-                            RF_BINARY(maximum, at::maximum) RF_BINARY(minimum, at::minimum) RF_BINARY(logaddexp,
-                                                                                                      at::logaddexp)
-                                RF_BINARY(logical_and, at::logical_and) RF_BINARY(logical_or, at::logical_or)
-                                    RF_BINARY(equal, at::eq) RF_BINARY(not_equal, at::ne) RF_BINARY(less, at::lt)
-                                        RF_BINARY(less_equal, at::le) RF_BINARY(greater,
-                                                                                at::gt) RF_BINARY(greater_equal, at::ge)
-                                            RF_FRESH(squared_difference, 2, at::square(at::sub(x, tensor(in[1]))))
-                                                RF_FRESH(where, 3, at::where(x, tensor(in[1]), tensor(in[2])))
-                                                    RF_VIEW(cast, x.to(kDtypes.at(static_cast<size_t>(s[0].integer))))
-
-                                                        bool k_fill_outside(const Payload* in, int, const Static* s,
-                                                                            Payload* out) {
+bool k_fill_outside(const Payload* in, int, const Static* s, Payload* out) {
   HANDLE_TH_ERRORS
   const at::Tensor& x = tensor(in[0]);
   const at::Tensor& value = scalar_of(s[0].number, x.scalar_type());
@@ -48,9 +75,9 @@ bool k_at_least(const Payload* in, int, const Static* s, Payload* out) {
 }
 
 // -- reductions. An empty tuple of axes means that nothing is reduced, where ATen would reduce everything.
-
 RF_KERNEL(sum, !s[0].ints.empty() && constant(in, 1),
           s[0].ints.empty() ? x : at::sum(x, s[0].ints, false, x.scalar_type()))
+
 // The mean over nothing is 0.
 at::Tensor mean(const at::Tensor& x, const std::vector<int64_t>& axes) {
   if (axes.empty()) return x;
