@@ -159,6 +159,9 @@ class TorchNnKernels:
             y, new_h, new_c = torch.lstm(x, state, weights, *options, False)
             return y.reshape(num_frames, *state_shape), new_h.reshape(state_shape), new_c.reshape(state_shape)
         sizes = torch.tensor(lengths)
+        if x.device.type == "cpu":
+            y, new_h, new_c = _padded_lstm(x, sizes, state, weights, options)
+            return y.reshape(num_frames, *state_shape), new_h.reshape(state_shape), new_c.reshape(state_shape)
         empty = None
         if min(lengths) == 0:
             # torch packs no empty sequences: they run over one frame of zeros, which is then taken back
@@ -354,6 +357,29 @@ def _ctc_by_recursion(
             alpha = torch.where(t < frames, new.clamp(min=_LOW), alpha)
         best = alpha.gather(1, labels)[:, 0]
     return torch.where(best > _LOW / 2, -best, math.inf)
+
+
+_SATURATED = 1e4  # sigmoid gives exactly 0 or 1 far before
+
+
+def _padded_lstm(
+    x: Raw, sizes: Raw, state: tuple[Raw, ...], weights: list[Raw], options: tuple[Any, ...]
+) -> tuple[Raw, Raw, Raw]:
+    """The LSTM over padded sequences (T, B, in), for the CPU, where torch runs packed sequences frame by frame.
+
+    One more input, which is 1 in the padding, closes the input gate and opens the forget gate: so the cell stays what
+    it was at the last valid frame.
+    """
+    num_frames, num_batch = x.shape[:2]
+    valid = (torch.arange(num_frames)[:, None] < sizes)[..., None]
+    x = torch.cat([torch.where(valid, x, 0.0), (~valid).to(x.dtype)], 2)
+    num_out = weights[1].shape[1]
+    gates = weights[0].new_zeros(4 * num_out, 1)
+    gates[:num_out] = -_SATURATED
+    gates[num_out : 2 * num_out] = _SATURATED
+    y, _, cell = torch.lstm(x, state, [torch.cat([weights[0], gates], 1), *weights[1:]], *options, False)
+    last = y[(sizes - 1).clamp(min=0), torch.arange(num_batch)]
+    return torch.where(valid, y, 0.0), torch.where((sizes > 0)[:, None], last, state[0][0]), cell
 
 
 class _ScaledGradient(torch.autograd.Function):

@@ -250,10 +250,31 @@ bool k_add_rel_shifted(const Payload* in, int, const Static* s, Payload* out) {
 
 // -- batch normalization; see NeuralNetKernels in rf/_backend_nn.py
 
+// A parameter that broadcasts against x, as the vector over channels that ATen wants.
+std::optional<at::Tensor> channels(const Payload& p) {
+  if (!p) return std::nullopt;
+  return tensor(p).reshape({tensor(p).numel()});
+}
+
+// Whether ATen's batch norm can be had: float32 with the channels on axis 1.
+bool has_fused_batch_norm(const at::Tensor& x, const std::vector<int64_t>& axes) {
+  return x.scalar_type() == at::kFloat && x.numel() > 0 && x.dim() >= 2 &&
+         std::find(axes.begin(), axes.end(), 1) == axes.end() && static_cast<int64_t>(axes.size()) == x.dim() - 1;
+}
+
 bool k_batch_norm_of_batch(const Payload* in, int, const Static* s, Payload* out) {
   HANDLE_TH_ERRORS
   at::Tensor x = tensor(in[0]);
   const std::vector<int64_t>& axes = s[0].ints;
+  if (!in[1] && has_fused_batch_norm(x, axes)) {
+    auto [y, mean, inverse] =
+        at::native_batch_norm(x, channels(in[2]), channels(in[3]), std::nullopt, std::nullopt, true, 0, s[1].number);
+    at::Tensor variance = at::sub(at::reciprocal(at::square(inverse)), scalar_of(s[1].number, at::kFloat));
+    give(out[0], std::move(y));
+    give(out[1], std::move(mean));
+    give(out[2], std::move(variance));
+    return true;
+  }
   at::ScalarType type = x.scalar_type();
   const at::Tensor& zero = scalar_of(0, type);
   const at::Tensor& one = scalar_of(1, type);
@@ -291,6 +312,16 @@ bool k_batch_norm_of_batch(const Payload* in, int, const Static* s, Payload* out
 bool k_batch_norm_apply(const Payload* in, int, const Static* s, Payload* out) {
   HANDLE_TH_ERRORS
   const at::Tensor& x = tensor(in[0]);
+  const at::Tensor& mean = tensor(in[1]);
+  // The parameters lie along axis 1: their leading axes of length 1 are left out.
+  if (x.scalar_type() == at::kFloat && x.numel() > 0 && x.dim() - mean.dim() == 1 && mean.dim() >= 1 &&
+      mean.size(0) == mean.numel()) {
+    give(out[0], evaluate(x, constant(in, 5), [&] {
+           return std::get<0>(at::native_batch_norm(x, channels(in[3]), channels(in[4]), channels(in[1]),
+                                                    channels(in[2]), false, 0, s[0].number));
+         }));
+    return true;
+  }
   const at::Tensor& eps = scalar_of(s[0].number, tensor(in[2]).scalar_type());
   give(out[0], evaluate(x, constant(in, 5), [&] {
          at::Tensor factor = at::rsqrt(at::add(tensor(in[2]), eps));
