@@ -192,6 +192,10 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         """All `size` entries along `axis`, which is removed."""
         return tuple(self.select(x, axis, i) for i in range(size))
 
+    def append(self, x: Raw, frame: Raw, axis: int) -> Raw:
+        """x, and after it `frame`, which lacks the axis, along `axis`."""
+        return self.concat(x, self.unsqueeze(frame, (axis,)), axis)
+
     def unfold(self, x: Raw, axis: int, size: int, step: int) -> Raw:
         """All windows of `size` frames, every `step` frames: the axis counts windows, a new last axis the frames in
         them."""

@@ -17,7 +17,7 @@ from rf._plan import Plan, PlanBuilder
 from rf.ops import elementwise
 from rf.ops.dims import host_sizes, size_dims_of, tensor_beside
 from rf.ops.index import gather_rows
-from rf.ops.shape import check_new_dims, expand_dim, expand_dims, own_dim, replace_dim, with_sizes
+from rf.ops.shape import check_new_dims, expand_dims, own_dim, replace_dim, with_sizes
 
 __all__ = ["concat", "concat_features", "cum_concat_step", "pad", "replace_dim_v2"]
 
@@ -311,6 +311,25 @@ def _source_row(row: numpy.ndarray, count: numpy.ndarray, mode: str) -> numpy.nd
     return numpy.clip(row, 0, last)
 
 
+def _plan_append(p: PlanBuilder, x: Tensor, frame: Tensor, axis: Dim, out_dim: Dim) -> Plan:
+    own = own_dim("cum_concat_step", x, axis)
+    rest = [d for d in x.dims if d is not own]
+    if set(rest) != set(frame.dims) or len(rest) != len(frame.dims):
+        raise DimError(
+            f"cum_concat_step: the new frame must have the dims of the sequences without {axis!r}\n"
+            f"  sequences: {x!r}\n  frame: {frame!r}"
+        )
+    check_new_dims("cum_concat_step", x, rest, [out_dim])
+    dtype = dtypes.result_type(x.dtype, frame.dtype)
+    slots = (p.cast(0, x.dtype, dtype), p.permute(p.cast(1, frame.dtype, dtype), frame.dims, rest))
+    dims = [out_dim.base if d is own else d for d in x.dims]
+    feature = out_dim if x.feature_dim is not None and x.feature_dim == own else x.feature_dim
+    return p.finish(p.out(p.emit("append", *slots, static=(x.dims.index(own),)), dims, dtype, feature, x.sparse_dim))
+
+
+_append = Op("cum_concat_step", num_tensors=2, planner=_plan_append)
+
+
 def cum_concat_step(
     source: Tensor, *, prev_accum: Tensor, axis: Dim, out_spatial_dim: Dim | None = None
 ) -> tuple[Tensor, Dim]:
@@ -327,11 +346,8 @@ def cum_concat_step(
         outs = None if out_spatial_dim is None else [out_spatial_dim]
         out, (out_spatial_dim,) = pad(prev_accum, axes=[axis], padding=[(0, 1)], out_dims=outs, value=source)
         return out, out_spatial_dim
-    frame = expand_dim(source, _one)
-    return concat((prev_accum, axis), (frame, _one), out_dim=with_sizes("cum_concat_step", out_spatial_dim, axis + 1))
-
-
-_one = Dim(1, name="new frame")
+    out_spatial_dim = with_sizes("cum_concat_step", out_spatial_dim, axis + 1)
+    return _append(prev_accum, source, axis, out_spatial_dim), out_spatial_dim
 
 
 def replace_dim_v2(

@@ -55,6 +55,7 @@ std::vector<at::Tensor> all_of(const Payload* in, int n) {
   return tensors;
 }
 RF_FRESH(concat, num_in, at::cat(all_of(in, num_in), s[0].integer))
+RF_FRESH(append, 2, at::cat({x, tensor(in[1]).unsqueeze(s[0].integer)}, s[0].integer))
 RF_FRESH(stack, num_in, at::stack(all_of(in, num_in), s[0].integer))
 
 // -- indexing
