@@ -346,7 +346,10 @@ def cum_concat_step(
         outs = None if out_spatial_dim is None else [out_spatial_dim]
         out, (out_spatial_dim,) = pad(prev_accum, axes=[axis], padding=[(0, 1)], out_dims=outs, value=source)
         return out, out_spatial_dim
-    out_spatial_dim = with_sizes("cum_concat_step", out_spatial_dim, axis + 1)
+    if out_spatial_dim is None or not out_spatial_dim.is_dim_known():
+        out_spatial_dim = with_sizes("cum_concat_step", out_spatial_dim, axis + 1)
+    elif out_spatial_dim.get_dim_value() != axis.get_dim_value() + 1:
+        raise DimError(f"cum_concat_step: {out_spatial_dim!r} must be one longer than {axis!r}")
     return _append(prev_accum, source, axis, out_spatial_dim), out_spatial_dim
 
 
