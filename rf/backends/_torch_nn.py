@@ -377,7 +377,7 @@ def _padded_lstm(
     gates = weights[0].new_zeros(4 * num_out, 1)
     gates[:num_out] = -_SATURATED
     gates[num_out : 2 * num_out] = _SATURATED
-    y, _, cell = torch.lstm(x, state, [torch.cat([weights[0], gates], 1), *weights[1:]], *options, False)
+    y, _, cell = torch.lstm(x, state, [torch.cat([weights[0], gates], 1), *weights[1:]], *options, False)  # type: ignore[call-overload]
     last = y[(sizes - 1).clamp(min=0), torch.arange(num_batch)]
     return torch.where(valid, y, 0.0), torch.where((sizes > 0)[:, None], last, state[0][0]), cell
 
