@@ -168,7 +168,6 @@ bool k_scale(const Payload* in, int, const Static* s, Payload* out) {
 // Bool (query, key): whether key <= query. Every layer asks for the same one. Call it while holding the lock.
 const at::Tensor& causal_mask(const at::Tensor& x) {
   static std::unordered_map<uint64_t, at::Tensor> cache;
-  static const at::Tensor none;
   int64_t n_query = x.size(-2), n_key = x.size(-1);
   uint64_t key = static_cast<uint64_t>(n_query) << 32 | static_cast<uint64_t>(n_key);
   auto found = cache.find(key);
