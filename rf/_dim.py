@@ -552,7 +552,6 @@ class Dim(DimBase):
     short_repr = __repr__
 
 
-_KINDS = {"mask": 0, "lengths": 1, "sizes": 2, "total": 3}
 _aux_numbers: dict[Any, int] = {}
 
 

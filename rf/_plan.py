@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rf._errors import DimError
+
 if TYPE_CHECKING:
     from rf._core import Tensor
     from rf._dim import Dim
@@ -192,6 +194,23 @@ def _index(dim: Dim, dims: Sequence[Dim]) -> int:
         if same(d, dim):
             return i
     return -1
+
+
+def axis_of(entry: Dim, dims: Sequence[Dim]) -> int:
+    """The axis of an entry of `dims`; `dims.index` would give the first axis of a dim that occurs twice."""
+    axis = _index(entry, dims)
+    assert axis >= 0, (entry, dims)
+    return axis
+
+
+def own_dim(name: str, x: Tensor, dim: Dim, what: str = "axis") -> Dim:
+    """The entry of `x.dims` that `dim` means: where it occurs twice, that of the highest match priority.
+
+    Raises DimError when there is none.
+    """
+    if dim not in x.dims:
+        raise DimError(f"{name}: {what} {dim!r} is not a dim of {x!r}")
+    return x.dims[x.get_axis_from_description(dim)]
 
 
 def mask_pattern(own: Sequence[Dim], order: Sequence[Dim]) -> tuple[int, ...]:

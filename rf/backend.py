@@ -54,6 +54,8 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
     no_value: Raw = None
     """What stands for a raw array where nothing is computed."""
     has_gradients = False
+    graph_in_arrays = False
+    """Whether arrays carry what `gradient` needs, so that calling the same kernels again gives a graph of its own."""
     host_only = False
     """Whether arrays always lie in host memory."""
     raw_types: tuple[type, ...] = ()

@@ -293,3 +293,13 @@ def test_tape_replays_the_same_values_and_graph():
     assert tape.replay([loss])[1] is None
     with pytest.raises(RuntimeError, match="not recording"):
         _core.stop_recording(backend)
+
+
+def test_every_native_kernel_is_one_of_the_backend():
+    from rf.backend import get_backend
+    from rf.backends import _torch_native
+
+    backend = get_backend("torch")
+    kernels = _torch_native.load().kernels()
+    assert len(kernels) == len(set(kernels)) > 80
+    assert [name for name in kernels if not callable(getattr(backend, name, None))] == []

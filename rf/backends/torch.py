@@ -37,6 +37,7 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
 
     name = "torch"
     has_gradients = True
+    graph_in_arrays = True
     raw_types = (torch.Tensor,)
 
     # -- inspection and transfer

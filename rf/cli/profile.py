@@ -27,8 +27,6 @@ __all__ = ["add_arguments", "make_step", "run"]
 
 LEARNING_RATE = 1e-6
 """Of the measured steps. They all have the same batch: with more, the model might leave where it trains well."""
-REPLAYED = ("torch",)
-"""Backends whose autograd graph belongs to the arrays, so that a replay has one too."""
 CANDIDATES = 9
 """From so many batches, that of median size is taken."""
 
@@ -70,10 +68,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(
             f"--backend {args.backend}: computes no gradients, so it has no training step; use --backend torch"
         )
-    if backend.name not in REPLAYED:
-        raise UserError(
-            f"--backend {args.backend}: a recorded training step can be replayed on {', '.join(REPLAYED)} only, so far"
-        )
+    if not backend.graph_in_arrays:
+        raise UserError(f"--backend {args.backend}: its training step cannot be replayed yet; use --backend torch")
     check_device(backend, args.device)
     options = RunOptions.make({field.name: getattr(args, field.name, None) for field in fields(RunOptions)})
     dataset = options.open(split="train", seed=options.seed)

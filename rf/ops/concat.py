@@ -13,7 +13,7 @@ from rf import dtypes
 from rf._core import Op, Tensor, apply
 from rf._dim import Dim
 from rf._errors import DimError, RfError
-from rf._plan import Plan, PlanBuilder
+from rf._plan import Plan, PlanBuilder, axis_of
 from rf.ops import elementwise
 from rf.ops.dims import host_sizes, size_dims_of, tensor_beside
 from rf.ops.index import gather_rows
@@ -38,7 +38,7 @@ def _plan_concat(p: PlanBuilder, *args: Any) -> Plan:
     for i, (x, axis) in enumerate(zip(tensors, axes)):
         order = [own_dim("concat", x, axis) if d is own else d for d in first.dims]
         slots.append(p.cast(p.permute(i, x.dims, order), x.dtype, dtype))
-    at = first.dims.index(own)
+    at = axis_of(own, first.dims)
     check_new_dims("concat", first, [d for d in first.dims if d is not own], [out_dim])
     dims = (*first.dims[:at], out_dim.base, *first.dims[at + 1 :])
     feature = out_dim if first.feature_dim is not None and first.feature_dim == axes[0] else first.feature_dim
@@ -324,7 +324,7 @@ def _plan_append(p: PlanBuilder, x: Tensor, frame: Tensor, axis: Dim, out_dim: D
     slots = (p.cast(0, x.dtype, dtype), p.permute(p.cast(1, frame.dtype, dtype), frame.dims, rest))
     dims = [out_dim.base if d is own else d for d in x.dims]
     feature = out_dim if x.feature_dim is not None and x.feature_dim == own else x.feature_dim
-    return p.finish(p.out(p.emit("append", *slots, static=(x.dims.index(own),)), dims, dtype, feature, x.sparse_dim))
+    return p.finish(p.out(p.emit("append", *slots, static=(axis_of(own, x.dims),)), dims, dtype, feature, x.sparse_dim))
 
 
 _append = Op("cum_concat_step", num_tensors=2, planner=_plan_append)

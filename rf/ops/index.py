@@ -11,7 +11,7 @@ from rf import dtypes
 from rf._core import Op, Tensor, apply
 from rf._dim import Dim
 from rf._errors import DimError, RfError
-from rf._plan import Plan, PlanBuilder, same
+from rf._plan import Plan, PlanBuilder, axis_of, same
 from rf.ops import elementwise
 from rf.ops.dims import tensor_beside
 from rf.ops.shape import _feature, check_new_dims, own_dim
@@ -83,7 +83,7 @@ def gather(source: Tensor, *, indices: Tensor | int, axis: Dim | None = None, cl
     index = index + n if index < 0 else min(index, n - 1) if clip_to_valid else index
     if not 0 <= index < n:
         raise DimError(f"gather: the index {indices} is outside {axis!r} of {source!r}")
-    at = source.dims.index(own)
+    at = axis_of(own, source.dims)
     dims = (*source.dims[:at], *source.dims[at + 1 :])
     (out,) = apply(
         "select", (source,), (at, index), [(dims, source.dtype, _feature(source, [own], None), source.sparse_dim)]

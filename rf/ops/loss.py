@@ -11,7 +11,7 @@ from rf import dtypes
 from rf._core import Op, Tensor
 from rf._dim import Dim
 from rf._errors import DimError, RfError
-from rf._plan import Plan, PlanBuilder
+from rf._plan import Plan, PlanBuilder, axis_of
 from rf.ops import elementwise
 from rf.ops.contract import matmul
 from rf.ops.create import range_over_dim
@@ -55,10 +55,10 @@ def _plan_sparse_cross_entropy(p: PlanBuilder, x: Tensor, target: Tensor, axis: 
         if size_dims:
             slot, order = fill_padding(p, slot, order, [axis.base], 0)
             mask = p.mask(axis.base, order)
-            slot = p.emit("masked_log_softmax", slot, mask, static=(order.index(at),))
+            slot = p.emit("masked_log_softmax", slot, mask, static=(axis_of(at, order),))
             rest = [d for d in order if d is not at]
         else:
-            slot = p.emit("log_softmax", slot, static=(order.index(at),))
+            slot = p.emit("log_softmax", slot, static=(axis_of(at, order),))
     common = [d for d in rest if d in target.dims]
     others = [d for d in rest if d not in target.dims]
     new = [d for d in target.dims if d not in rest]

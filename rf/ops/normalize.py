@@ -8,24 +8,23 @@ from rf import dtypes
 from rf._core import Op, Tensor
 from rf._dim import Dim
 from rf._errors import DimError
-from rf._plan import Plan, PlanBuilder
+from rf._plan import Plan, PlanBuilder, axis_of, own_dim
 from rf.ops.reduce import fill_padding
 
 
 def _softmax_planner(name: str) -> Any:
     def plan(p: PlanBuilder, x: Tensor, axis: Dim, use_mask: bool) -> Plan:
-        if axis not in x.dims:
-            raise DimError(f"{name}: axis {axis!r} is not a dim of {x!r}")
+        own = own_dim(name, x, axis)
         dtype = dtypes.floating(x.dtype)
         slot: Any = p.cast(0, x.dtype, dtype)
         order = list(x.dims)
-        size_dims = axis.base.size_dims if use_mask else None
+        size_dims = own.base.size_dims if use_mask else None
         if size_dims:
             if not all(s in order for s in size_dims):
-                slot, order = fill_padding(p, slot, order, [axis.base], 0)
-            slot = p.emit(f"masked_{name}", slot, p.mask(axis.base, order), static=(order.index(axis),))
+                slot, order = fill_padding(p, slot, order, [own], 0)
+            slot = p.emit(f"masked_{name}", slot, p.mask(own, order), static=(axis_of(own, order),))
         else:
-            slot = p.emit(name, slot, static=(x.get_axis_from_description(axis),))
+            slot = p.emit(name, slot, static=(axis_of(own, order),))
         return p.finish(p.out(slot, order, dtype, x.feature_dim))
 
     return plan

@@ -11,7 +11,7 @@ from rf import dtypes
 from rf._core import Op, Tensor, apply
 from rf._dim import Dim
 from rf._errors import DimError, RfError
-from rf._plan import Plan, PlanBuilder, mask_pattern, same
+from rf._plan import Plan, PlanBuilder, axis_of, mask_pattern, same
 from rf.ops import elementwise
 from rf.ops.dims import host_mask, host_sizes, size_dims_of, tensor_beside
 from rf.ops.index import _gather, gather_rows
@@ -196,7 +196,7 @@ def _slice_at(source: Tensor, axis: Dim, start: Tensor, out_dim: Dim) -> tuple[T
 def _plan_cumsum(p: PlanBuilder, x: Tensor, axis: Dim) -> Plan:
     own = own_dim("cumsum", x, axis, "spatial_dim")
     dtype = dtypes.get_default_int_dtype() if x.dtype == "bool" else x.dtype
-    slot = p.emit("cumsum", p.cast(0, x.dtype, dtype), static=(x.dims.index(own),))
+    slot = p.emit("cumsum", p.cast(0, x.dtype, dtype), static=(axis_of(own, x.dims),))
     return p.finish(p.out(slot, x.dims, dtype, x.feature_dim))
 
 
@@ -219,7 +219,7 @@ def _plan_sort(p: PlanBuilder, x: Tensor, axis: Dim, out_dim: Dim, descending: b
     order = list(x.dims)
     if own.base.size_dims:
         slot, order = fill_padding(p, slot, order, [own.base], _neutral("max" if descending else "min", x.dtype))
-    values, indices = p.emit("sort", slot, static=(order.index(own), descending), num_out=2)
+    values, indices = p.emit("sort", slot, static=(axis_of(own, order), descending), num_out=2)
     dims = [out_dim.base if d is own else d for d in order]
     return p.finish(
         p.out(values, dims, x.dtype, _feature(x, [own], out_dim), x.sparse_dim),
@@ -308,7 +308,7 @@ def reverse_sequence(tensor: Tensor, *, axis: Dim, handle_dynamic_dims: bool = T
     own = own_dim("reverse_sequence", tensor, axis)
     if not handle_dynamic_dims or not axis.need_masking():
         out = (tensor.dims, tensor.dtype, tensor.feature_dim, tensor.sparse_dim)
-        return apply("flip", (tensor,), (tensor.dims.index(own),), [out])[0]
+        return apply("flip", (tensor,), (axis_of(own, tensor.dims),), [out])[0]
     sizes = axis.get_sizes()
     position = numpy.arange(sizes.extent)
     row = sizes.values[..., None] - 1 - position

@@ -13,7 +13,7 @@ from rf import dtypes
 from rf._core import Op, Tensor, apply
 from rf._dim import Dim
 from rf._errors import DimError, RfError
-from rf._plan import Plan, PlanBuilder, same
+from rf._plan import Plan, PlanBuilder, axis_of, own_dim, same
 from rf._registry import SERVICES
 from rf.ops import elementwise
 
@@ -38,13 +38,6 @@ __all__ = [
 
 
 # -- what several ops need
-
-
-def own_dim(name: str, x: Tensor, dim: Dim, what: str = "axis") -> Dim:
-    """The entry of `x.dims` that `dim` means. Raises DimError when there is none."""
-    if dim not in x.dims:
-        raise DimError(f"{name}: {what} {dim!r} is not a dim of {x!r}")
-    return x.dims[x.get_axis_from_description(dim)]
 
 
 def check_new_dims(name: str, x: Tensor, kept: Sequence[Dim], new: Sequence[Dim]) -> None:
@@ -184,7 +177,7 @@ def _plan_split_dims(
     for d in x.dims:
         out_dims += [o.base for o in dims] if d is own else [d]
     check_new_dims("split_dims", x, [d for d in x.dims if d is not own], dims)
-    slot = p.emit("unflatten", 0, static=(x.dims.index(own), sizes))
+    slot = p.emit("unflatten", 0, static=(axis_of(own, x.dims), sizes))
     return p.finish(p.out(slot, out_dims, x.dtype, _feature(x, [own], None), x.sparse_dim))
 
 
@@ -233,7 +226,7 @@ def split_dims(
     sizes = tuple([_static_size(d) for d in dims])
     if sizes.count(-1) <= 1 and 0 not in sizes:
         return _split_dims(source, axis, dims, sizes, _static_size(axis))
-    at = source.dims.index(own)
+    at = axis_of(own, source.dims)
     check_new_dims("split_dims", source, [d for d in source.dims if d is not own], dims)
     out_dims = (*source.dims[:at], *[d.base for d in dims], *source.dims[at + 1 :])
     (out,) = apply(
@@ -304,7 +297,7 @@ def reshape(source: Tensor, in_dims: Sequence[Dim], out_dims: Sequence[Dim]) -> 
             f"reshape: {list(in_dims)} and {list(out_dims)} differ in their number of entries\n  source: {source!r}"
         )
     check_new_dims("reshape", source, rest, out_dims)
-    at = source.dims.index(own[0]) if own else 0
+    at = axis_of(own[0], source.dims) if own else 0
     at = len([d for d in source.dims[:at] if not any(d is o for o in own)])
     x = source.copy_transpose([*rest[:at], *own, *rest[at:]])
     dims = (*rest[:at], *[d.base for d in out_dims], *rest[at:])
@@ -326,7 +319,7 @@ def _pieces(
         raise DimError(
             f"split: {axis!r} has {size} entries, {list(out_dims)} have {sum(sizes)} together\n  source: {x!r}"
         )
-    at = x.dims.index(own)
+    at = axis_of(own, x.dims)
     for d in out_dims:
         check_new_dims("split", x, [o for o in x.dims if o is not own], [d])
     return at, [((*x.dims[:at], d.base, *x.dims[at + 1 :]), _feature(x, [own], d)) for d in out_dims]
@@ -448,7 +441,7 @@ SERVICES["expand_dims"] = expand_dims
 def _plan_squeeze(p: PlanBuilder, x: Tensor, axis: Dim) -> Plan:
     own = own_dim("squeeze", x, axis)
     rest = [d for d in x.dims if d is not own]
-    slot = p.emit("squeeze", 0, static=((x.dims.index(own),),))
+    slot = p.emit("squeeze", 0, static=((axis_of(own, x.dims),),))
     return p.finish(p.out(slot, rest, x.dtype, _feature(x, [own], None), x.sparse_dim))
 
 
@@ -495,7 +488,7 @@ def stack(sources: Sequence[Tensor], *, out_dim: Dim | None = None) -> tuple[Ten
 def _plan_unstack(p: PlanBuilder, x: Tensor, axis: Dim, n: int) -> Plan:
     own = own_dim("unstack", x, axis)
     rest = [d for d in x.dims if d is not own]
-    slots = p.emit("unstack", 0, static=(x.dims.index(own), n), num_out=n)
+    slots = p.emit("unstack", 0, static=(axis_of(own, x.dims), n), num_out=n)
     outs = [p.out(slot, rest, x.dtype, _feature(x, [own], None), x.sparse_dim) for slot in slots]
     return p.finish(*outs, single=False)
 
@@ -516,7 +509,7 @@ def unstack(source: Tensor, *, axis: Dim) -> tuple[Tensor, ...]:
     own = own_dim("unstack", source, axis)
     rest = tuple(d for d in source.dims if d is not own)
     out = (rest, source.dtype, _feature(source, [own], None), source.sparse_dim)
-    return apply("unstack", (source,), (source.dims.index(own), n), [out] * n)
+    return apply("unstack", (source,), (axis_of(own, source.dims), n), [out] * n)
 
 
 # -- relabel

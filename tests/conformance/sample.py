@@ -356,7 +356,8 @@ def run(
             array = operand_array(sample, i, batch, poison=poison) if arrays is None else arrays[i]
             permuted = operand.permuted(order)
             array = array.transpose([operand.dims.index(n) for n in permuted.dims])
-            raw = to_raw(backend, np.array(array, order="C"), operand.dtype)
+            # Rotated dims come with axes that do not lie in memory in their order, as after a permutation.
+            raw = to_raw(backend, np.array(array, order="K" if order == 2 else "C"), operand.dtype)
             if requires_grad and operand.is_float:
                 raw = rf.get_backend(backend).set_requires_gradient(raw)
             raws.append(raw)

@@ -103,7 +103,8 @@ double lowest(at::ScalarType type) {
 }
 
 at::Tensor masked_softmax(const at::Tensor& x, const at::Tensor& mask, int64_t axis, bool below_autograd) {
-  if (x.numel() <= kFusedMaskLimit && x.numel() > 0 && x.scalar_type() == at::kFloat && plain(x)) {
+  // ATen's kernel writes its result as if it lay like a contiguous operand.
+  if (x.numel() <= kFusedMaskLimit && x.numel() > 0 && x.scalar_type() == at::kFloat && plain(x) && x.is_contiguous()) {
     const at::Tensor& padding = padding_of(mask, x, axis);
     if (padding.defined()) return evaluate(x, below_autograd, [&] { return at::_masked_softmax(x, padding, axis, 2); });
   }
