@@ -28,6 +28,7 @@ NATIVE_ALL = $(shell find rf -name '*.cpp' -o -name '*.h')
 PY_SOURCES := rf tests tools setup.py
 
 STAMP := $(VENV)/.rf-installed
+TENSORFLOW := $(VENV)/.rf-tensorflow
 COMPILER := $(VENV)/.rf-compiler
 # make itself always defines CXX; only one that the user gave counts, and reaches the build through the environment.
 USER_CXX := $(if $(filter default,$(origin CXX)),,$(CXX))
@@ -60,7 +61,13 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(NATIVE) $(COMPILER) | $(BIN)
 	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
 	@touch $@
 
-test: setup
+# For the tests alone, as it is large. Not every platform has it: its tests are then skipped (in CI they fail).
+$(TENSORFLOW): pyproject.toml constraints.txt $(STAMP)
+	@$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e '.[tensorflow]' \
+		|| echo "rf: TensorFlow cannot be installed here, see above; the tests that need it are skipped"
+	@touch $@
+
+test: setup $(TENSORFLOW)
 	@if $(BIN)/python tools/core_notice.py >/dev/null; then \
 		echo "== tests on the native core" && RF_CORE=native $(PYTEST) && \
 		echo "== tests on the Python core" && RF_CORE=python $(PYTEST) $(PYTHON_CORE_TESTS); \

@@ -30,6 +30,9 @@ import pytest
 # Set before anything loads torch or a BLAS, so that neither is loaded just for this; inherited by what tests start.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+for _variable in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+    os.environ.setdefault(_variable, "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # its notes about the processor
 
 ASTERISK_SOUNDS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
 ASTERISK_TRANSCRIPTS = Path("/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz")
@@ -103,7 +106,7 @@ NEEDS: dict[str, Need] = {
     ),
     "py-spy": Need(lambda: shutil.which("py-spy", path=_path_of_tools()) is not None, "the extra `profile`"),
     "soundfile": Need(_module("soundfile"), "the extra `audio`"),
-    "tensorflow": Need(_module("tensorflow"), "the extra `tensorflow`", in_ci=False),
+    "tensorflow": Need(_module("tensorflow"), "the extra `tensorflow`"),
     "torch": Need(_module("torch"), "the extra `torch`"),
     "valgrind": Need(lambda: shutil.which("valgrind") is not None, "Debian package valgrind"),
 }
