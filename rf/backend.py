@@ -490,6 +490,10 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         write into it, else a new one. It shares no memory with `value`."""
         return self.copy(value)
 
+    def assign_all(self, parameters: Sequence[Raw], values: Sequence[Raw]) -> list[Raw]:
+        """`assign` to each of the parameters; nobody else uses the values, so they may become what holds them."""
+        return [self.assign(parameter, value) for parameter, value in zip(parameters, values)]
+
 
 def dtypes_lowest(dtype: str) -> float:
     """The lowest finite value of a float dtype: what stands for "smaller than anything" where -inf would make NaN."""

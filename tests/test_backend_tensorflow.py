@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import rf
-from rf import _random, checkpoint, optim
+from rf import _random, checkpoint
 from rf.train import CHECKPOINT, Run, RunOptions, load_run
 
 needs_tensorflow = pytest.mark.needs("tensorflow")
@@ -246,80 +246,7 @@ def test_portable_state(portable: None) -> None:
         assert np.array_equal(rf.random_uniform([d]).numpy(), first)
 
 
-# -- optimizer and training
-
-
-class Model(rf.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        a, b = rf.Dim(3, name="a"), rf.Dim(2, name="b")
-        self.weight = rf.Parameter([a, b])
-        self.weight.initial = np.arange(6.0).reshape(3, 2) / 7
-        self.bias = rf.Parameter([b])
-        self.bias.initial = np.array([1.0, -1.0])
-        self.late = rf.Parameter([b])
-        self.late.initial = np.array([0.5, 0.25])
-        self.unused = rf.Parameter([b])
-
-    def loss(self, step: int) -> rf.Tensor:
-        x = self.weight * self.weight * float(step + 1) + self.bias
-        if step % 3 == 1:
-            x = x + self.late
-        return rf.reduce_sum(x * x, axis=x.dims)
-
-
-def optimize(backend: str, state: dict[str, np.ndarray] | None, steps: range) -> dict[str, np.ndarray]:
-    """Parameters, optimizer state and norms after the steps, from a state that `optimize` gave."""
-    with rf.use_backend(backend):
-        model = Model()
-        optimizer = optim.adamw(
-            model.named_parameters(), betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1, max_gradient_norm=3.0
-        )
-        if state is not None:
-            checkpoint.restore_params(model, {name[1:]: a for name, a in state.items() if name.startswith("=")})
-            optimizer.load_state({name[1:]: a for name, a in state.items() if name.startswith("+")})
-        norms = []
-        for i in steps:
-            rf.init_train_step_run_ctx(step=i)
-            norms.append(optimizer.step(model.loss(i), learning_rate=0.1 / (i + 1)))
-            rf.reset_run_ctx()
-        out = {"norms": np.array(norms)}
-        out |= {"=" + name: array for name, array in checkpoint.param_arrays(model)[0].items()}
-        return out | {"+" + name: array for name, array in optimizer.state().items()}
-
-
-def assert_close(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert actual.keys() == expected.keys()
-    for name in expected:
-        assert actual[name].shape == expected[name].shape and actual[name].dtype == expected[name].dtype, name
-        np.testing.assert_allclose(actual[name], expected[name], rtol=2e-6, atol=1e-6, err_msg=name)
-
-
-@needs_tensorflow
-@pytest.mark.needs("torch")
-def test_adamw_is_that_of_torch() -> None:
-    expected = optimize("torch", None, range(8))
-    assert expected["norms"].max() > 3.0  # else clipping is not tested
-    assert expected["+late/num_updates"] == 3 and "+unused/num_updates" not in expected
-    assert_close(optimize("tensorflow", None, range(8)), expected)
-    for first, second in ("torch", "tensorflow"), ("tensorflow", "torch"):
-        half = optimize(first, None, range(5))
-        whole = optimize(second, half, range(5, 8))
-        assert_close({**whole, "norms": np.concatenate([half["norms"], whole["norms"]])}, expected)
-
-
-@needs_tensorflow
-def test_adamw_skips_what_is_not_finite_and_checks_states(tensorflow: None) -> None:
-    model = Model()
-    optimizer = optim.adamw(model.named_parameters())
-    before = model.weight.numpy()
-    rf.init_train_step_run_ctx()
-    norm = optimizer.step(model.loss(0) * float("inf"), learning_rate=0.1)
-    assert not np.isfinite(norm) and np.array_equal(model.weight.numpy(), before)
-    with pytest.raises(rf.UserError, match="fits no parameter"):
-        optimizer.load_state({"weight/first_moment": np.zeros(7, np.float32)})
-    with pytest.raises(rf.UserError, match="incomplete"):
-        optimizer.load_state({"weight/first_moment": np.zeros((3, 2), np.float32)})
+# -- training
 
 
 def options() -> RunOptions:

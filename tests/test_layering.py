@@ -74,7 +74,7 @@ LAYERS = (
         ),
         USER_LEVEL,
     ),
-    Layer("optim", ("rf.optim",), USER_LEVEL, frozenset({"torch"})),
+    Layer("optim", ("rf.optim", "rf.optim.*"), USER_LEVEL, frozenset({"torch"})),
     Layer("checkpoint", ("rf.checkpoint",), USER_LEVEL, frozenset({"torch"})),
     Layer("models", ("rf.models", "rf.models.*"), USER_LEVEL),
     Layer("data", ("rf.data", "rf.data.*"), USER_LEVEL, frozenset({"torch", "soundfile"})),

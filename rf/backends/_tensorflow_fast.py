@@ -200,13 +200,13 @@ def is_recorded(x: Raw) -> bool:
     return not FAST or bool(_is_recorded([x]))
 
 
-def watch(tape: tf.GradientTape, x: Raw) -> None:
-    """Have the tape follow `x`, also where recording is stopped right now, in which TensorFlow would not listen."""
+def watch(tape: tf.GradientTape, *xs: Raw) -> None:
+    """Have the tape follow `xs`, also where recording is stopped right now, in which TensorFlow would not listen."""
     stopped = FAST and _is_stopped()
     if stopped:
         _restart()
     try:
-        tape.watch(x)
+        tape.watch(xs)
     finally:
         if stopped:
             _stop()

@@ -54,8 +54,7 @@ class GradientKernels:
         # Persistent, as rf.gradient may be called several times. It goes with the step.
         tape = self._state.tape = tf.GradientTape(persistent=True)
         tape.__enter__()
-        for raw in list(self._trainable.values()):
-            watch(tape, raw)
+        watch(tape, *self._trainable.values())
         return tape
 
     def _end(self) -> None:
@@ -116,6 +115,17 @@ class GradientKernels:
             parameter.assign(value)
             return parameter
         return self.create_parameter(value, self._trainable.pop(id(parameter), None) is not None)
+
+    def assign_all(self, parameters: Sequence[Raw], values: Sequence[Raw]) -> list[Raw]:
+        out = [
+            self.assign(parameter, value) if isinstance(parameter, tf.Variable) else value
+            for parameter, value in zip(parameters, values)
+        ]
+        trainable = [x for p, x in zip(parameters, out) if self._trainable.pop(id(p), None) is not None]
+        self._trainable.update((id(x), x) for x in trainable)
+        if self._state.tape is not None:
+            watch(self._state.tape, *trainable)
+        return out
 
 
 def _dense(g: Any) -> Raw | None:
