@@ -75,6 +75,22 @@ def test_resume_takes_options_from_the_checkpoint(tmp_path: Path, toy: str, caps
     assert "the run has 3 steps already: nothing to do" in capsys.readouterr().out
 
 
+def test_optimizer_and_schedule(tmp_path: Path, toy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["--optimizer", "sgd", "--momentum", "0.5", "--schedule", "linear", "--decay-steps", "9"]
+    assert train(tmp_path / "a", "--steps", "6", *chosen) == 0
+    assert "  lr 0.008\n" in capsys.readouterr().out  # 0.01 * (9 - 5) / (9 - 4)
+    assert train(tmp_path / "b", "--steps", "3", *chosen) == 0
+    assert main(["train", "--out", str(tmp_path / "b"), "--steps", "6", "--resume"]) == 0
+    assert (tmp_path / "a" / CHECKPOINT).read_bytes() == (tmp_path / "b" / CHECKPOINT).read_bytes()
+    options = load_run(tmp_path / "b").options
+    assert (options.optimizer, options.momentum, options.schedule, options.decay_steps) == ("sgd", 0.5, "linear", 9)
+    capsys.readouterr()
+    assert train(tmp_path / "b", "--steps", "7", "--resume", "--optimizer", "adam") == 2
+    assert "--optimizer adam: the run was started with sgd" in cli_helpers.error_line(capsys)
+    assert train(tmp_path / "c", "--steps", "6", "--no-lr-decay") == 0
+    assert load_run(tmp_path / "c").options.schedule == "constant"
+
+
 def test_existing_checkpoint_is_not_overwritten(tmp_path: Path, toy: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path, "--steps", "1") == 0
     capsys.readouterr()
@@ -120,6 +136,11 @@ def test_bad_checkpoint_is_not_overwritten(tmp_path: Path, toy: str, capsys: pyt
         (["--backend", "meta"], "training needs the backend torch"),
         (["--model", "toyy"], "rf train: unknown model 'toyy'; choose one of: conformer-ctc-aed, toy"),
         (["--preset", "huge"], "rf train: unknown preset 'huge' of model toy; choose one of: small, large"),
+        (["--optimizer", "sdg"], "rf train: unknown optimizer 'sdg'; choose one of: adamw, adam, sgd"),
+        (["--schedule", "cosin"], "rf train: unknown schedule 'cosin'; choose one of: inverse-sqrt, constant, cosine"),
+        (["--schedule", "cosine"], "rf train: --schedule cosine: give --decay-steps N"),
+        (["--decay-steps", "9"], "rf train: --decay-steps 9: --schedule inverse-sqrt has no end; leave it out"),
+        (["--momentum", "-1"], "rf train: --momentum -1.0: must be at least 0 and less than 1"),
         (["--dropout", "1.5"], "rf train: --dropout 1.5: must be at least 0 and less than 1"),
         (["--batch-size", "0"], "must be at least 1"),
         (["--data", "no-such-dir"], "no-such-dir: no such directory"),

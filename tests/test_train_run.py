@@ -71,6 +71,27 @@ def test_resume_is_exact(tmp_path: Path, toy: str, first: int) -> None:
     assert not np.array_equal(straight["norm.running_mean"], np.zeros(8))
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"optimizer": "sgd"},
+        {"optimizer": "sgd", "momentum": 0.0},
+        {"optimizer": "adam", "schedule": "cosine", "decay_steps": 9},
+    ],
+)
+def test_resume_is_exact_with_other_optimizers(tmp_path: Path, toy: str, given: dict[str, object]) -> None:
+    straight = train(Run.start(options(**given)), 6, tmp_path / "a")
+    default = train(Run.start(options()), 6, tmp_path / "b")
+    train(Run.start(options(**given)), 3, tmp_path / "c")
+    assert_equal_bits(straight, train(Run.resume(load_run(tmp_path / "c"), {}), 6, tmp_path / "c"))
+    assert straight["out.weight"].tobytes() != default["out.weight"].tobytes()
+    kept = {name.rpartition("/")[2] for name in straight if name.startswith("/optimizer/")}
+    moments = {"first_moment", "second_moment", "num_updates"}
+    assert kept == {("sgd", None): {"velocity"}, ("sgd", 0.0): set()}.get(
+        (given["optimizer"], given.get("momentum")), moments
+    )
+
+
 def test_comparison_can_fail(tmp_path: Path, toy: str) -> None:
     """Each of what a checkpoint keeps makes a difference: without it, the continuation is another one."""
     straight = train(Run.start(options()), 5, tmp_path / "a")
@@ -240,6 +261,8 @@ def test_options_that_differ() -> None:
         ({"lr": 0.02}, r"--lr 0\.02: the run was started with 0\.01; leave it out"),
         ({"max_frames": 100}, "--max-frames 100: the run was started with None"),
         ({"augment": False}, "--no-augment: the run was started without this option"),
+        ({"optimizer": "sgd"}, "--optimizer sgd: the run was started with adamw"),
+        ({"schedule": "cosine"}, "--schedule cosine: the run was started with inverse-sqrt"),
         ({"data": "x", "transcripts": "y"}, "--data .*/x: the run was started with numbers"),
     ):
         with pytest.raises(rf.UserError, match=message):
@@ -265,14 +288,35 @@ def test_options_to_json_and_back() -> None:
     [
         ({"lr": -1.0}, "--lr -1.0: must be at least 0"),
         ({"lr": math.nan}, "--lr nan"),
+        ({"lr": math.inf}, "--lr inf: must be at least 0 and finite"),
         ({"dropout": 1.0}, "--dropout 1.0: must be at least 0 and less than 1"),
         ({"warmup": -1}, "--warmup -1"),
         ({"max_gradient_norm": -2.0}, "--max-gradient-norm -2.0"),
+        ({"optimizer": "lion"}, "unknown optimizer 'lion'; choose one of: adamw, adam, sgd"),
+        ({"schedule": "step"}, "unknown schedule 'step'; choose one of: inverse-sqrt, constant, cosine, linear"),
+        ({"schedule": "cosine"}, "--schedule cosine: give --decay-steps N"),
+        ({"schedule": "linear", "decay_steps": 5, "warmup": 5}, "--decay-steps 5: must be more than --warmup 5"),
+        ({"decay_steps": 5}, "--decay-steps 5: --schedule inverse-sqrt has no end; leave it out"),
+        ({"momentum": 1.0}, "--momentum 1.0: must be at least 0 and less than 1"),
     ],
 )
 def test_bad_options(given: dict[str, object], message: str) -> None:
     with pytest.raises(rf.UserError, match=message):
         options(**given)
+
+
+def test_schedules() -> None:
+    def rates(*steps: int, **given: object) -> list[float]:
+        schedule = options(lr=1.0, **{"warmup": 2} | given).make_schedule()
+        return [schedule(step) for step in steps]
+
+    assert rates(0, 1, 7) == [0.5, 1.0, 0.5]
+    assert rates(0, 7, warmup=0) == [1.0, 1.0]
+    assert rates(0, 1, 7, schedule="constant") == [0.5, 1.0, 1.0]
+    assert rates(0, 1, 3, 5, 9, schedule="linear", decay_steps=5) == [0.5, 1.0, 0.5, 0.0, 0.0]
+    assert rates(0, 2, 4, schedule="linear", decay_steps=4, warmup=0) == [1.0, 0.5, 0.0]
+    cosine = rates(0, 1, 3, 4, 5, schedule="cosine", decay_steps=5)
+    assert cosine == pytest.approx([0.5, 1.0, 0.5, (1 - math.sqrt(0.5)) / 2, 0.0])
 
 
 def test_fingerprint() -> None:

@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 import rf
-from rf import models, optim
+from rf import models
 from rf._errors import UserError
 from rf._files import write_json
 from rf.backend import get_backend, use_backend
@@ -125,11 +125,7 @@ def make_step(backend_name: str, options: RunOptions, dataset: Dataset, batch: B
 
     if not backend.computes:
         return Step(backend, forward, None, model)
-    optimizer = optim.adamw(
-        model.named_parameters(),
-        weight_decay=options.weight_decay,
-        max_gradient_norm=options.max_gradient_norm or None,
-    )
+    optimizer = options.make_optimizer(model.named_parameters())
     return Step(backend, forward, lambda loss: optimizer.step(loss, learning_rate=LEARNING_RATE), model)
 
 

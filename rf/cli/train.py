@@ -12,7 +12,18 @@ from rf.cli._arguments import check_at_least, select
 from rf.cli._interrupt import StopRequest
 from rf.cli._progress import Meter, TrainProgress
 from rf.data import make_loader
-from rf.train import CHECKPOINT, CTC, Run, RunOptions, StepReport, decode, evaluate, load_run
+from rf.train import (
+    CHECKPOINT,
+    CTC,
+    OPTIMIZERS,
+    SCHEDULES,
+    Run,
+    RunOptions,
+    StepReport,
+    decode,
+    evaluate,
+    load_run,
+)
 
 __all__ = ["add_arguments", "add_data_arguments", "run"]
 
@@ -75,14 +86,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--lr", type=float, metavar="RATE", help=f"highest learning rate ({default.lr:g})")
     group.add_argument("--warmup", type=int, metavar="N", help=f"steps until it is reached ({default.warmup})")
     group.add_argument(
-        "--no-lr-decay",
-        dest="lr_decay",
-        action="store_const",
-        const=False,
-        help="keep it from then on, instead of 1/sqrt(step)",
+        "--schedule",
+        metavar="NAME",
+        help=f"what follows: {', '.join(SCHEDULES)} ({default.schedule}); the latter two reach 0 at --decay-steps",
     )
+    group.add_argument("--decay-steps", type=int, metavar="N", help="step, counted from the start, of the end of these")
     group.add_argument(
-        "--weight-decay", type=float, metavar="W", help=f"decoupled, of weights ({default.weight_decay:g})"
+        "--no-lr-decay", dest="schedule", action="store_const", const="constant", help="the same as --schedule constant"
+    )
+    group.add_argument("--optimizer", metavar="NAME", help=f"{', '.join(OPTIMIZERS)} ({default.optimizer})")
+    group.add_argument("--momentum", type=float, metavar="M", help=f"of sgd ({default.momentum:g})")
+    group.add_argument(
+        "--weight-decay", type=float, metavar="W", help=f"of weights, decoupled in adamw ({default.weight_decay:g})"
     )
     group.add_argument(
         "--max-gradient-norm",

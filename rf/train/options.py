@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import rf
+from rf import optim
 from rf._errors import UserError
 from rf.data import Dataset, open_dataset
 
-__all__ = ["DataOptions", "RunOptions", "data_fingerprint"]
+__all__ = ["OPTIMIZERS", "SCHEDULES", "DataOptions", "RunOptions", "data_fingerprint"]
+
+OPTIMIZERS = ("adamw", "adam", "sgd")
+SCHEDULES = ("inverse-sqrt", "constant", "cosine", "linear")
+_WITH_END = ("cosine", "linear")
 
 
 @dataclass(frozen=True)
@@ -68,8 +76,13 @@ class RunOptions(DataOptions):
         seed: of parameters, dropout and the order of the data.
         batch_size: most sequences of a batch.
         max_frames: most frames (or samples of audio) of a batch, padding included.
-        lr, warmup, lr_decay: see :func:`rf.optim.warmup_learning_rate`.
+        optimizer: one of `OPTIMIZERS`, see :func:`rf.optim.adamw` and beside it.
+        momentum: of SGD, 0 to do without.
         weight_decay, max_gradient_norm: see :func:`rf.optim.adamw`; a norm of 0 is no limit.
+        lr, warmup: highest learning rate, and the number of steps in which it is reached; see :class:`rf.optim.Warmup`.
+        schedule: what follows, one of `SCHEDULES`: 1/sqrt(step) as in :func:`rf.optim.warmup_learning_rate`, the same
+            rate, or a half cosine or a line to 0 at step `decay_steps`.
+        decay_steps: for the latter two, counted from the start of the training.
     """
 
     model: str = "conformer-ctc-aed"
@@ -81,17 +94,59 @@ class RunOptions(DataOptions):
     max_frames: int | None = None
     lr: float = 1e-3
     warmup: int = 100
-    lr_decay: bool = True
+    schedule: str = "inverse-sqrt"
+    decay_steps: int | None = None
+    optimizer: str = "adamw"
+    momentum: float = 0.9
     weight_decay: float = 0.0
     max_gradient_norm: float = 5.0
 
     def __post_init__(self) -> None:
         for name, minimum in ("lr", 0.0), ("warmup", 0), ("weight_decay", 0.0), ("max_gradient_norm", 0.0), ("seed", 0):
             value = getattr(self, name)
-            if not value >= minimum:
-                raise UserError(f"{_flag(name)} {value}: must be at least {minimum:g}")
+            if not minimum <= value < math.inf:
+                raise UserError(f"{_flag(name)} {value}: must be at least {minimum:g} and finite")
         if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
             raise UserError(f"--dropout {self.dropout}: must be at least 0 and less than 1")
+        if not 0.0 <= self.momentum < 1.0:
+            raise UserError(f"--momentum {self.momentum}: must be at least 0 and less than 1")
+        for name, choices in ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES):
+            if getattr(self, name) not in choices:
+                raise UserError(f"unknown {name} {getattr(self, name)!r}; choose one of: {', '.join(choices)}")
+        if self.schedule in _WITH_END:
+            if self.decay_steps is None:
+                raise UserError(f"--schedule {self.schedule}: give --decay-steps N, the step at which the rate is 0")
+            if not self.decay_steps > self.warmup:
+                raise UserError(f"--decay-steps {self.decay_steps}: must be more than --warmup {self.warmup}")
+        elif self.decay_steps is not None:
+            raise UserError(f"--decay-steps {self.decay_steps}: --schedule {self.schedule} has no end; leave it out")
+
+    def make_optimizer(self, parameters: Iterable[tuple[str, rf.Parameter]]) -> optim.Optimizer:
+        """The optimizer of a run.
+
+        Args:
+            parameters: as ``model.named_parameters()`` gives them.
+
+        Raises:
+            UserError, BackendError: see :func:`rf.optim.adamw`.
+        """
+        make = {
+            "adamw": optim.adamw,
+            "adam": optim.adam,
+            "sgd": functools.partial(optim.sgd, momentum=self.momentum),
+        }[self.optimizer]
+        return make(parameters, weight_decay=self.weight_decay, max_gradient_norm=self.max_gradient_norm or None)
+
+    def make_schedule(self) -> Callable[[int], float]:
+        """The learning rate of step 0, 1, ... of a run."""
+        if self.schedule == "inverse-sqrt":
+            return functools.partial(optim.warmup_learning_rate, peak=self.lr, warmup_steps=self.warmup)
+        then = optim.Constant(self.lr)
+        if self.decay_steps is not None:
+            steps = self.decay_steps + 1 - max(self.warmup, 1)  # from the last step of the warmup on
+            line = ((0, self.lr), (steps, 0.0))
+            then = optim.Cosine(self.lr, steps) if self.schedule == "cosine" else optim.PiecewiseLinear(line)
+        return optim.Warmup(self.warmup, then)
 
     @classmethod
     def make(cls, given: Mapping[str, Any]) -> RunOptions:
@@ -110,18 +165,23 @@ class RunOptions(DataOptions):
         Raises:
             UserError: if another option is given and differs.
         """
-        wanted = RunOptions.make({**self.to_json(), **{k: v for k, v in given.items() if v is not None}})
-        for field in fields(self):
-            old, new = getattr(self, field.name), getattr(wanted, field.name)
-            moved = field.name in ("data", "transcripts") and "numbers" not in (self.data, wanted.data)
-            if given.get(field.name) is not None and old != new and not moved:
-                started = f" {new}: the run was started with {old}"
-                if isinstance(new, bool):
-                    started = ": the run was started without this option"
-                raise UserError(
-                    f"{_flag(field.name)}{started}; leave it out to continue, or start a new run with another --out"
-                )
+        given = {name: value for name, value in given.items() if value is not None}
+        may_move = ("data", "transcripts")
+        for name in (f.name for f in fields(self) if f.name in given and f.name not in may_move):
+            self._must_be(name, given[name])
+        wanted = RunOptions.make(self.to_json() | given)
+        if "numbers" in (self.data, wanted.data):
+            for name in may_move:
+                self._must_be(name, getattr(wanted, name))
         return wanted
+
+    def _must_be(self, name: str, new: Any) -> None:
+        old = getattr(self, name)
+        if old != new:
+            started = f" {new}: the run was started with {old}"
+            if isinstance(new, bool):
+                started = ": the run was started without this option"
+            raise UserError(f"{_flag(name)}{started}; leave it out to continue, or start a new run with another --out")
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -140,4 +200,4 @@ def data_fingerprint(dataset: Dataset) -> str:
 
 
 def _flag(name: str) -> str:
-    return {"augment": "--no-augment", "lr_decay": "--no-lr-decay"}.get(name, "--" + name.replace("_", "-"))
+    return {"augment": "--no-augment"}.get(name, "--" + name.replace("_", "-"))

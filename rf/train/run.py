@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import rf
-from rf import checkpoint, models, optim
+from rf import checkpoint, models
 from rf.backend import backend_names, selected_backend
 from rf.data import Batch, Dataset, Loader, make_loader
 from rf.train.feed import Feed
@@ -129,11 +129,8 @@ class Run:
             seed=options.seed,
             num_workers=num_workers,
         )
-        self._optimizer = optim.adamw(
-            model.named_parameters(),
-            weight_decay=options.weight_decay,
-            max_gradient_norm=options.max_gradient_norm or None,
-        )
+        self._optimizer = options.make_optimizer(model.named_parameters())
+        self._schedule = options.make_schedule()
 
     @classmethod
     def start(cls, options: RunOptions, *, num_workers: int = 0) -> Run:
@@ -215,10 +212,7 @@ class Run:
 
     def _train(self, batch: Batch) -> StepReport:
         wait_seconds = self._loader.wait_seconds
-        options = self.options
-        learning_rate = optim.warmup_learning_rate(
-            self.step, peak=options.lr, warmup_steps=options.warmup, decay=options.lr_decay
-        )
+        learning_rate = self._schedule(self.step)
         rf.init_train_step_run_ctx(train_flag=True, step=self.step, epoch=self.epoch + 1)
         try:
             self.model.train_step(*self.feed(batch))
