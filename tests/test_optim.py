@@ -327,6 +327,26 @@ def test_parameters_of_several_dtypes(where: str) -> None:
         np.testing.assert_allclose(values_of(model)[name], value, rtol=1e-5, atol=1e-6)
 
 
+def test_scalar_and_empty_parameters(where: str) -> None:
+    class Small(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = rf.Parameter([], initial=2.0)
+            self.empty = rf.Parameter([rf.Dim(0, name="empty")])
+
+        def loss(self, step: int) -> rf.Tensor:
+            return self.factor * self.factor + rf.reduce_sum(self.empty, axis=self.empty.dims)
+
+    model = Small()
+    optimizer = make(where, "momentum", model)
+    assert train(model, optimizer, range(2)) == pytest.approx([4.0, 3.2])
+    # 2 - 0.1 * 4, then the velocity is 0.9 * 4 + 3.2 at half the rate
+    assert model.factor.numpy() == pytest.approx(1.6 - 0.05 * 6.8)
+    state = optimizer.state()
+    assert state["factor/velocity"].shape == () and state["empty/velocity"].shape == (0,)
+    optimizer.load_state(state)
+
+
 def test_parameter_that_was_converted(where: str) -> None:
     model = Model()
     optimizer = make(where, "adamw", model)

@@ -1,8 +1,8 @@
 """Optimizers in kernels that every backend has, for those whose framework has no optimizer that computes the same.
 
-That is so on TensorFlow. The optimizers of Keras, and the op ``ResourceApplyAdam`` that they are made of, add eps to a
-root that is not yet corrected for its bias, so theirs means another eps in every step; and both want a ``tf.Variable``
-for each parameter.
+That is so on TensorFlow. Adam of Keras, and TensorFlow's op ``ResourceApplyAdam``, add eps to a root that is not yet
+corrected for its bias, so theirs means another eps in every step; and both want values and moments in a
+``tf.Variable``.
 """
 
 from __future__ import annotations

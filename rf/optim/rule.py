@@ -23,12 +23,15 @@ class Rule(abc.ABC):
     """How to update a parameter.
 
     Attributes:
-        name: of the optimizer.
         counts_updates: whether an update depends on how many there have been.
     """
 
-    name: str
     counts_updates: bool
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """Of the optimizer, for error messages."""
 
     @property
     @abc.abstractmethod
@@ -66,8 +69,11 @@ class Sgd(Rule):
     momentum: float
     nesterov: bool
 
-    name: ClassVar = "SGD"
     counts_updates: ClassVar = False
+
+    @property
+    def name(self) -> str:
+        return "SGD"
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -96,7 +102,7 @@ class Adam(Rule):
     counts_updates: ClassVar = True
 
     @property
-    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def name(self) -> str:
         return "AdamW" if self.decoupled else "Adam"
 
     @property
