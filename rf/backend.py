@@ -19,7 +19,7 @@ import importlib.util
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 
@@ -53,9 +53,9 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
     """False for a backend that answers with dims only; kernels are then not called."""
     no_value: Raw = None
     """What stands for a raw array where nothing is computed."""
+    stands_for: str | None = None
+    """Of a backend that computes nothing: whose place it takes; None: that of any."""
     has_gradients = False
-    graph_in_arrays = False
-    """Whether arrays carry what `gradient` needs, so that calling the same kernels again gives a graph of its own."""
     host_only = False
     """Whether arrays always lie in host memory."""
     raw_types: tuple[type, ...] = ()
@@ -112,6 +112,19 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
     def item(self, x: Raw) -> Any:
         """The Python number of a 0-dim array (waits for the device)."""
         return self.to_numpy(x).item()
+
+    def synchronize(self) -> None:
+        """Wait until the devices have computed all that they were asked for."""
+
+    # -- threads of the kernels, for measurements
+
+    def num_threads(self) -> int | None:
+        """How many threads a kernel may use; None where that cannot be found out."""
+        return None
+
+    def set_num_threads(self, number: int) -> bool:
+        """Have kernels use that many threads; False, without effect, where that cannot be changed any more."""
+        return False
 
     # -- creation
 
@@ -471,6 +484,13 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         """Context in which nothing is recorded for gradients."""
         return contextlib.nullcontext()
 
+    def is_grad_enabled(self) -> bool:
+        """False where this thread is inside of `no_grad`, on a backend with gradients."""
+        return True
+
+    def set_grad_enabled(self, enabled: bool) -> None:
+        """Go on as inside of `no_grad`, or as outside of it, in this thread."""
+
     def gradient(self, y: Raw, xs: Sequence[Raw]) -> list[Raw | None]:
         """d y / d x for each x, None where y does not depend on it; y has one element."""
         raise BackendError(f"backend {self.name} computes no gradients; use rf.select_backend('torch')")
@@ -511,14 +531,25 @@ def stft_window(length: int, offset: int, total: int) -> numpy.ndarray:
 
 # -- the registry
 
-_MODULES = {
-    "numpy": ("rf.backends.numpy", "numpy", ""),
-    "torch": ("rf.backends.torch", "torch", "pip install 'rf-eager[torch]'"),
-    "tensorflow": ("rf.backends.tensorflow", "tensorflow", "pip install 'rf-eager[tensorflow]'"),
-    "meta": ("rf.backends.meta", "numpy", ""),
+
+
+class _Known(NamedTuple):
+    """What is known of a backend before it is loaded."""
+
+    module: str
+    framework: str
+    install: str = ""
+    oldest: tuple[int, ...] = ()
+    """The oldest version of the framework that will do."""
+    has_gradients: bool = True
+
+
+_KNOWN = {
+    "numpy": _Known("rf.backends.numpy", "numpy", has_gradients=False),
+    "torch": _Known("rf.backends.torch", "torch", "pip install 'rf-eager[torch]'"),
+    "tensorflow": _Known("rf.backends.tensorflow", "tensorflow", "pip install 'rf-eager[tensorflow]'", (2, 16)),
+    "meta": _Known("rf.backends.meta", "numpy"),
 }
-_OLDEST = {"tensorflow": (2, 16)}
-"""The oldest versions of frameworks that will do."""
 _BACKENDS: dict[str, Backend] = {}
 _BY_RAW_TYPE: dict[type, Backend | None] = {}
 _selected: str | None = None
@@ -527,11 +558,26 @@ _selected_here: contextvars.ContextVar[str | None] = contextvars.ContextVar("rf_
 
 def backend_names() -> tuple[str, ...]:
     """Names that `get_backend` and `select_backend` know, loadable here or not."""
-    return tuple(_MODULES)
+    return tuple(_KNOWN)
+
+
+def _parse_name(name: str, source: str = "") -> tuple[_Known, str]:
+    """What is known of the backend `name`, and whose place it takes ("" if it is no `meta:...`)."""
+    base, colon, other = name.partition(":")
+    if base not in _KNOWN or (colon and (base != "meta" or other == "meta" or other not in _KNOWN)):
+        raise UserError(
+            f"{source}unknown backend {name!r}; choose one of: {', '.join(_KNOWN)}; or meta:NAME, meta in place of NAME"
+        )
+    return _KNOWN[base], other
 
 
 def get_backend(name: str) -> Backend:
     """The backend called `name`, loaded at first use.
+
+    "meta:tensorflow" is the backend `meta` that takes the place of tensorflow, which needs not be installed for that:
+    what the frontend can ask of a backend beside kernels (`has_gradients`) is answered as that one does. It is a
+    backend of its own: tensors of it do not mix with those of another meta backend, as a step that does so would be
+    measured in place of neither.
 
     Raises UserError for an unknown name and BackendMissingError, which says what to install, when its framework cannot
     be imported.
@@ -540,22 +586,20 @@ def get_backend(name: str) -> Backend:
     if backend is None:
         from rf import _core
 
-        if name not in _MODULES:
-            raise UserError(f"unknown backend {name!r}; choose one of: {', '.join(_MODULES)}")
+        (module, framework, install, oldest, _), other = _parse_name(name)
         if _core.SETTING_ERROR is not None:
             raise _core.SETTING_ERROR
-        module, framework, install = _MODULES[name]
         try:
             version = getattr(importlib.import_module(framework), "__version__", "")
         except ImportError as exc:
             raise BackendMissingError(
                 f"backend {name!r} needs {framework}, which cannot be imported ({exc}); {install}"
             ) from exc
-        oldest = _OLDEST.get(framework, ())
         if oldest and tuple(int(n) for n in re.findall(r"\d+", version)[: len(oldest)]) < oldest:
             wanted = ".".join(map(str, oldest))
             raise BackendMissingError(f"backend {name!r} needs {framework} {wanted} or newer, not {version}; {install}")
-        backend = importlib.import_module(module).create()
+        create = importlib.import_module(module).create
+        backend = create(other, _KNOWN[other].has_gradients) if other else create()
         if name not in _BACKENDS:
             if _random.seed is not None:
                 backend.set_random_seed(_random.seed)
@@ -602,8 +646,8 @@ def selected_backend_name() -> str:
         name = _config.BACKEND.get()
         if name is None:
             name = "torch" if importlib.util.find_spec("torch") is not None else "numpy"
-        elif name not in _MODULES:
-            raise UserError(f"RF_BACKEND: unknown backend {name!r}; choose one of: {', '.join(_MODULES)}")
+        else:
+            _parse_name(name, "RF_BACKEND: ")
         _selected = name
     return name
 

@@ -212,6 +212,17 @@ def watch(tape: tf.GradientTape, *xs: Raw) -> None:
             _stop()
 
 
+def is_recording() -> bool:
+    """Whether the tapes of this thread, if there are any, record now."""
+    return not FAST or not _is_stopped()
+
+
+def set_recording(enabled: bool) -> None:
+    """Have the tapes of this thread record from now on, or not."""
+    if FAST and is_recording() != enabled:
+        (_restart if enabled else _stop)()
+
+
 @contextlib.contextmanager
 def stop_recording() -> Any:
     """In this block, no tape of this thread records."""

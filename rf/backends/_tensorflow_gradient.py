@@ -19,7 +19,16 @@ import tensorflow as tf
 
 from rf._errors import BackendError
 from rf.backend import Raw
-from rf.backends._tensorflow_fast import fast, ints, is_recorded, stop_recording, watch, with_gradient
+from rf.backends._tensorflow_fast import (
+    fast,
+    ints,
+    is_recorded,
+    is_recording,
+    set_recording,
+    stop_recording,
+    watch,
+    with_gradient,
+)
 
 _identity = fast("Identity")
 _mul, _add, _abs = fast("Mul"), fast("AddV2"), fast("Abs")
@@ -64,6 +73,9 @@ class GradientKernels:
 
     def no_grad(self) -> contextlib.AbstractContextManager[Any]:
         return stop_recording()
+
+    is_grad_enabled = staticmethod(is_recording)
+    set_grad_enabled = staticmethod(set_recording)
 
     def set_requires_gradient(self, x: Raw) -> Raw:
         # Outside of a train step, it is recorded from now on until the next one, or rf.reset_run_ctx.

@@ -17,26 +17,36 @@ from rf.backend import Backend, Raw, Shape
 
 
 class MetaArray:
-    """Stands for the data of every meta tensor; there is one object of it."""
+    """Stands for the data of every meta tensor; each meta backend has a subclass, and one object of it."""
 
     __slots__ = ()
 
+    backend: str
+    """Name of the backend."""
+
     def __repr__(self) -> str:
-        return "<no data: backend meta>"
-
-
-NO_VALUE = MetaArray()
+        return f"<no data: backend {self.backend}>"
 
 
 class MetaBackend(Backend):
-    """See the module docstring."""
+    """See the module docstring.
 
-    name = "meta"
+    :param stands_for: the backend whose place it takes, without loading it; "" for any
+    :param has_gradients: as that one
+    """
+
     computes = False
-    no_value = NO_VALUE
-    has_gradients = True
     host_only = True
-    raw_types = (MetaArray,)
+
+    def __init__(self, stands_for: str, has_gradients: bool) -> None:
+        super().__init__()
+        self.name = f"meta:{stands_for}" if stands_for else "meta"
+        self.stands_for = stands_for or None
+        self.has_gradients = has_gradients
+        # A type of its own, as backends are known by the types of their arrays.
+        cls = type("MetaArray", (MetaArray,), {"__slots__": (), "backend": self.name})
+        self.raw_types = (cls,)
+        self.no_value = cls()
 
     def shape_of(self, x: Raw) -> Shape:
         _no_data("the raw shape")
@@ -51,20 +61,19 @@ class MetaBackend(Backend):
         _no_data("a value")
 
     def from_numpy(self, x: numpy.ndarray, dtype: str, device: str | None = None) -> Raw:
-        return NO_VALUE
+        return self.no_value
 
     def full(self, shape: Shape, value: Any, dtype: str, device: str | None) -> Raw:
-        return NO_VALUE
+        return self.no_value
 
     def gradient(self, y: Raw, xs: Any) -> list[Raw | None]:
-        return [NO_VALUE for _ in xs]
+        return [self.no_value for _ in xs] if self.has_gradients else super().gradient(y, xs)
 
     def bind_kernel(self, name: str) -> Any:
-        return _nothing
+        return self._nothing
 
-
-def _nothing(*_args: Any) -> Raw:
-    return NO_VALUE
+    def _nothing(self, *_args: Any) -> Raw:
+        return self.no_value
 
 
 def _no_data(what: str) -> NoReturn:
@@ -79,6 +88,6 @@ def _no_data(what: str) -> NoReturn:
 MetaBackend.__abstractmethods__ = frozenset()
 
 
-def create() -> Backend:
-    """The meta backend."""
-    return MetaBackend()  # type: ignore[abstract]
+def create(stands_for: str = "", has_gradients: bool = True) -> Backend:
+    """A meta backend; see `MetaBackend`."""
+    return MetaBackend(stands_for, has_gradients)  # type: ignore[abstract]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -105,6 +106,13 @@ class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, GradientKernels, Back
     def to_device(self, x: Raw, device: str) -> Raw:
         with on(device):
             return tf.identity(x)
+
+    synchronize = staticmethod(tf.test.experimental.sync_devices)
+
+    def num_threads(self) -> int:
+        # Fixed by the start of TensorFlow: by its configuration, else by this variable, else by the machine.
+        number = tf.config.threading.get_intra_op_parallelism_threads()
+        return number or int(os.environ.get("TF_NUM_INTRAOP_THREADS", 0)) or len(os.sched_getaffinity(0))
 
     # -- creation
 

@@ -37,7 +37,6 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
 
     name = "torch"
     has_gradients = True
-    graph_in_arrays = True
     raw_types = (torch.Tensor,)
 
     # -- inspection and transfer
@@ -66,6 +65,16 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
 
     def to_device(self, x: Raw, device: str) -> Raw:
         return x.to(device)
+
+    def synchronize(self) -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    num_threads = staticmethod(torch.get_num_threads)
+
+    def set_num_threads(self, number: int) -> bool:
+        torch.set_num_threads(number)
+        return True
 
     # -- creation
 
@@ -284,6 +293,11 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
 
     def no_grad(self) -> contextlib.AbstractContextManager[Any]:
         return torch.no_grad()
+
+    is_grad_enabled = staticmethod(torch.is_grad_enabled)
+
+    def set_grad_enabled(self, enabled: bool) -> None:
+        torch.set_grad_enabled(enabled)
 
     def gradient(self, y: Raw, xs: Sequence[Raw]) -> list[Raw | None]:
         return list(torch.autograd.grad(y, xs, retain_graph=True, allow_unused=True))

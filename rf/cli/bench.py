@@ -31,14 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--size", choices=[*SIZES, "all"], help="of models: tiny shows the cost of calls, realistic that of kernels"
     )
     parser.add_argument("--repeat", type=int, default=15, metavar="N", help="rounds; results are medians (default: 15)")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the backend (default: 1)")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="threads of the backend (default: 1, or as many as it started with)"
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the results to FILE")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the table. Always 0: targets that are not reached are only marked, as times depend on the machine."""
     check_positive("--repeat", args.repeat)
-    check_positive("--threads", args.threads)
+    check_positive("--threads", 1 if args.threads is None else args.threads)
     check_output("--json", args.json)
     if args.what == "ops" and args.size is not None:
         raise UserError(f"--size {args.size}: only models have sizes; use rf bench models")

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``rf profile``. Those that `RunOptions` has are None when left out."""
     default = RunOptions()
     parser.description = (
-        "Take one training step of a model apart: the frontend (the same step on the backend meta), the backend (its "
+        "Take one training step of a model apart: the frontend (the same step on a meta backend), the backend (its "
         "kernel calls without rf, backward pass and optimizer), waiting for data, and the unexplained rest. Without "
         "options: the attention encoder-decoder model on the built-in task."
     )
@@ -48,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", default="torch", metavar="NAME", help="backend to train on (torch)")
     parser.add_argument("--device", metavar="NAME", help="where to compute: cpu, cuda, cuda:1, ... (cpu)")
     parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps to measure (20)")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the backend (1)")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="threads of the backend (1, or as many as it has started with)"
+    )
     parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that load data (0: none)")
     parser.add_argument("--json", metavar="FILE", help="also write the results to FILE")
     add_data_arguments(parser)
@@ -59,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the split of the step and its tables. Always 0."""
     check_positive("--steps", args.steps)
-    check_positive("--threads", args.threads)
+    check_positive("--threads", 1 if args.threads is None else args.threads)
     if args.workers < 0:
         raise UserError(f"--workers {args.workers}: must be at least 0")
     check_output("--json", args.json)
@@ -68,8 +70,6 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(
             f"--backend {args.backend}: computes no gradients, so it has no training step; use --backend torch"
         )
-    if not backend.graph_in_arrays:
-        raise UserError(f"--backend {args.backend}: its training step cannot be replayed yet; use --backend torch")
     check_device(backend, args.device)
     options = RunOptions.make({field.name: getattr(args, field.name, None) for field in fields(RunOptions)})
     dataset = options.open(split="train", seed=options.seed)
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
             batches = _endless(loader)
             result = profile_step(
                 make_step(backend.name, options, dataset, batch),
-                make_step("meta", options, dataset, batch),
+                make_step(f"meta:{backend.name}", options, dataset, batch),
                 steps=args.steps,
                 next_batch=lambda: next(batches),
                 alternate=args.workers == 0,
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 def make_step(backend_name: str, options: RunOptions, dataset: Dataset, batch: Batch) -> Step:
     """The step that `rf train` makes of a batch, on some backend, with a new model.
 
-    It goes from the padded NumPy arrays to the updated parameters.
+    It goes from the padded NumPy arrays to the updated parameters. The run context is that of the train step then.
     """
     backend = get_backend(backend_name)
     with use_backend(backend_name):
@@ -115,13 +115,10 @@ def make_step(backend_name: str, options: RunOptions, dataset: Dataset, batch: B
 
     def forward() -> rf.Tensor:
         rf.init_train_step_run_ctx(train_flag=True)
-        try:
-            model.train_step(*feed(batch))
-            total = rf.get_run_ctx().total_loss()
-            assert isinstance(total, rf.Tensor)
-            return total
-        finally:
-            rf.reset_run_ctx()
+        model.train_step(*feed(batch))
+        total = rf.get_run_ctx().total_loss()
+        assert isinstance(total, rf.Tensor)
+        return total
 
     if not backend.computes:
         return Step(backend, forward, None, model)

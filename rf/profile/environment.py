@@ -13,6 +13,7 @@ from typing import Any
 
 import rf
 from rf import _core
+from rf._errors import UserError
 from rf.backend import Backend
 
 __all__ = ["environment", "native_path_note", "threads"]
@@ -36,7 +37,7 @@ def environment(backend: Backend) -> dict[str, Any]:
         "core_note": _core.NOTE,
         "native_path": "native" if active else "python",
         "native_path_note": note,
-        "threads": {backend.name: _num_threads(backend), **{v: os.environ.get(v) for v in _VARIABLES}},
+        "threads": {backend.name: backend.num_threads(), **{v: os.environ.get(v) for v in _VARIABLES}},
     }
 
 
@@ -58,27 +59,24 @@ def native_path_note(backend: Backend) -> tuple[bool, str]:
 
 
 @contextlib.contextmanager
-def threads(backend: Backend, number: int) -> Iterator[None]:
-    """Have the kernels of `backend` use that many threads in the `with` block."""
-    if backend.name != "torch":
+def threads(backend: Backend, number: int | None) -> Iterator[None]:
+    """Have the kernels of `backend` use that many threads in the `with` block; None: one, if it can be told so.
+
+    Raises UserError when it cannot be told, and has another number.
+    """
+    before = backend.num_threads()
+    if before is None or not backend.set_num_threads(number or 1):
+        if number not in (None, before):
+            raise UserError(
+                f"--threads {number}: backend {backend.name} keeps the number of threads that it has started with "
+                f"({before or 'unknown'})"
+            )
         yield
         return
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
-
-
-def _num_threads(backend: Backend) -> int | None:
-    if backend.name != "torch":
-        return None
-    import torch
-
-    return torch.get_num_threads()
+        backend.set_num_threads(before)
 
 
 def _version(distribution: str) -> str | None:

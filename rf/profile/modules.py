@@ -28,6 +28,10 @@ class ModuleTree(Protocol):
         """Every module once, with its attribute path; the root has the path ""."""
         ...
 
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        """Every `rf.Parameter` once, with its attribute path."""
+        ...
+
 
 @dataclass(frozen=True)
 class ModuleTime:

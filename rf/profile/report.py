@@ -37,6 +37,7 @@ def profile_json(profile: Profile, env: dict[str, Any], subject: dict[str, Any])
     return {
         **subject,
         "steps": profile.steps,
+        "frontend_backend": profile.frontend_backend,
         "wall_ms": _ms(profile.wall_ns),
         "split": {name: _ms(ns) for name, ns in profile.split_ns.items()},
         "parts": {
@@ -79,9 +80,10 @@ def print_profile(profile: Profile, env: dict[str, Any], subject: dict[str, Any]
     for line in [", ".join(f"{key} {value}" for key, value in subject.items()), *environment_lines(env)]:
         console.print(line, highlight=False, markup=False)
     wall = profile.wall_ns
+    what = {"frontend": f"rf itself: the same step on the backend {profile.frontend_backend}"} | _WHAT
     table = _table("part", ">ms", ">share", "what it is")
     for name, ns in profile.split_ns.items():
-        table.add_row(name, f"{_ms(ns):.3f}", _per_cent(ns, wall), _WHAT[name])
+        table.add_row(name, f"{_ms(ns):.3f}", _per_cent(ns, wall), what[name])
     table.add_section()
     table.add_row("step", f"{_ms(wall):.3f}", _per_cent(wall, wall), "wall time")
     _print(console, f"One training step: {_ms(wall):.3f} ms", table)
@@ -116,7 +118,7 @@ def print_profile(profile: Profile, env: dict[str, Any], subject: dict[str, Any]
     table.add_section()
     own = sum(row.own_ns for row in rows)
     table.add_row("all", "", "", "", "", f"{_ms(own):.3f}", _per_cent(own, total))
-    _print(console, "Forward by module; own: not in one of its sub-modules; frontend: the same call on meta", table)
+    _print(console, f"Forward by module; own: not in one of its sub-modules; frontend: on {profile.frontend_backend}", table)
 
 
 def collapsed(rows: Sequence[ModuleTime]) -> list[ModuleTime]:
@@ -185,7 +187,6 @@ def print_bench(rows: Sequence[OpTime], env: dict[str, Any]) -> None:
 
 
 _WHAT = {
-    "frontend": "rf itself: the same step on the backend meta",
     "backend": "dispatch and kernels: the recorded kernel calls without rf; backward pass and optimizer",
     "data": "waiting for the next batch",
     "unexplained": "the step minus all of the above",

@@ -6,7 +6,8 @@ its side. Nothing else knows of it, and a step that is not recorded pays nothing
 
 The calls are *linked*: an array is a numbered slot, so that a replay feeds the results of one kernel to the next as
 the step did, and autograd records the same graph. Arrays that no recorded call made (parameters, cached masks and
-scalars) are *leaves* and kept by reference.
+scalars) are *leaves* and kept by reference. A leaf that is a parameter follows it, as an update may give it another
+array (`Backend.assign`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import functools
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -71,8 +72,18 @@ class Tape(Protocol):
         """The calls in the order of a replay."""
         ...
 
+    def rebind(self) -> None:
+        """Have the next replays use the arrays that the parameters hold now.
+
+        Raises RfError for a parameter that has got another array where the tape cannot use another one.
+        """
+        ...
+
     def replay(self) -> Raw:
-        """Run all calls again, as cheaply as possible; returns the new loss, connected to the leaves by a new graph."""
+        """Run all calls again, as cheaply as possible; returns the new loss, connected to the leaves by a new graph.
+
+        For its gradient, call it inside of `Backend.recording`.
+        """
         ...
 
     def time_kernels(self) -> list[int]:
@@ -97,17 +108,22 @@ class _Raw(NamedTuple):
         return tuple(self.result) if isinstance(self.result, (tuple, list)) else (self.result,)
 
 
+_Parameters = Sequence[tuple[Tensor, Raw]]
+"""Parameters, and the arrays that they held when they were recorded."""
+
+
 class Recording:
     """What `record` gives: collects calls while it is active, then makes the tape."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, parameters: Iterable[Tensor] = ()) -> None:
         self.backend = backend
+        # With their arrays of now, which are what calls get: the step itself may give them others.
+        self._parameters = [(p, p.raw_tensor) for p in parameters]
         self.native: Any = None
         """The tape of the native path, if there is one and the recording is over."""
         self._raw: list[_Raw] = []
         self._thread = threading.get_ident()
         self._inside = False
-        self._grad_enabled = _grad_mode(backend)[0]
 
     def __len__(self) -> int:
         """How many calls of Python functions have been noted."""
@@ -122,7 +138,7 @@ class Recording:
                 return function(*args, **options)
             call = functools.partial(function, **options) if options else function
             self._inside = True
-            grad = self._grad_enabled()
+            grad = self.backend.is_grad_enabled()
             start = time.perf_counter_ns()
             try:
                 result = call(*args)
@@ -141,16 +157,18 @@ class Recording:
         """
         raws, self._raw = self._raw, []
         if self.native is not None and any(_address(loss.raw_tensor) in out for *_, out, _, _ in self.native.entries()):
-            return NativeTape(self.backend, self.native, raws, loss)
-        return PythonTape(_Program(self.backend, raws, loss.raw_tensor))
+            return NativeTape(self.backend, self.native, raws, loss, self._parameters)
+        return PythonTape(_Program(self.backend, raws, loss.raw_tensor, self._parameters))
 
 
 _recording: set[int] = set()
 
 
 @contextlib.contextmanager
-def record(backend: Backend) -> Iterator[Recording]:
+def record(backend: Backend, parameters: Iterable[Tensor] = ()) -> Iterator[Recording]:
     """Record the kernel calls that `backend` gets from this thread in the `with` block.
+
+    :param parameters: those that may get other arrays between replays; all of `backend`.
 
     The block sees results as ever. At its end, also by an exception, everything is as it was before.
 
@@ -160,7 +178,7 @@ def record(backend: Backend) -> Iterator[Recording]:
         raise BackendError(f"backend {backend.name} calls no kernels, so there is nothing to record")
     if id(backend) in _recording:
         raise RfError(f"the kernels of backend {backend.name} are already being recorded; recordings cannot be nested")
-    recording = Recording(backend)
+    recording = Recording(backend, parameters)
     own_attributes = dict(vars(backend))
     kernels = dict(backend.kernels)
     bind = backend.bind_kernel
@@ -202,6 +220,10 @@ class PythonTape:
         self._program = program
         self.calls = tuple(program.calls)
 
+    def rebind(self) -> None:
+        """See `Tape`."""
+        self._program.rebind()
+
     def replay(self) -> Raw:
         """See `Tape`."""
         return self._program.run()
@@ -222,14 +244,17 @@ class NativeTape:
     They are run again, for what they cost, while their results are constants to the native tape.
     """
 
-    def __init__(self, backend: Backend, native: Any, raws: Sequence[_Raw], loss: Tensor) -> None:
+    def __init__(
+        self, backend: Backend, native: Any, raws: Sequence[_Raw], loss: Tensor, parameters: _Parameters
+    ) -> None:
         self._native = native
         self._loss = [loss]
+        self._parameters = parameters
         entries = native.entries()
         # Kernels that the native path lacks are called by it, but through the table of Python kernels.
         called_by_it = {(kernel, out) for kernel, _, _, out, is_native, _ in entries if not is_native}
         beside = [r for r in raws if (r.kernel, tuple(_address(x) for x in r.results)) not in called_by_it]
-        self._beside = _Program(backend, beside, None)
+        self._beside = _Program(backend, beside, None, parameters)
         calls = list(self._beside.calls)
         slots: dict[int, int] = {}
         num_slots = 1 + max((s for call in calls for s in (*call.inputs, *call.outputs)), default=-1)
@@ -246,6 +271,12 @@ class NativeTape:
             outputs = tuple(slot(address, True) for address in results)
             calls.append(Call(kernel, (*inputs, *static), outputs, ns, is_native, None))
         self.calls = tuple(calls)
+
+    def rebind(self) -> None:
+        """See `Tape`. An update on a native path writes into the array of a parameter."""
+        for parameter, raw in self._parameters:
+            if parameter.raw_tensor is not raw:
+                raise RfError(f"{parameter!r} has another array than when it was recorded; record the step again")
 
     def replay(self) -> Raw:
         """See `Tape`."""
@@ -266,41 +297,52 @@ class _Program:
     So running it adds nothing but the calls themselves, and an array dies after its last use, as in the step.
     """
 
-    def __init__(self, backend: Backend, raws: Sequence[_Raw], loss: Raw | None) -> None:
+    def __init__(
+        self, backend: Backend, raws: Sequence[_Raw], loss: Raw | None, parameters: _Parameters
+    ) -> None:
         """`loss`: what `run` returns the new version of."""
+        self._backend = backend
         self.calls: list[Call] = []
         self._functions = [raw.function for raw in raws]
         self._single = [not isinstance(raw.result, (tuple, list)) for raw in raws]
         self._leaves: dict[int, Raw] = {}
-        self._grad_enabled, self._set_grad_enabled = _grad_mode(backend)
-        self._loss_slot = self._link(backend, raws, loss)
+        self._parameters: dict[int, Tensor] = {}
+        self._loss_slot = self._link(raws, loss, {id(raw): parameter for parameter, raw in parameters})
         self._ns: list[int] = []
+        self._scopes: list[dict[str, Any]] = []
         self._run = self._compile(timed=False)
         self._run_timed: Callable[[], Any] | None = None
 
+    def rebind(self) -> None:
+        """Use the arrays that the parameters hold now."""
+        for slot, parameter in self._parameters.items():
+            self._leaves[slot] = parameter.raw_tensor
+        for scope in self._scopes:
+            scope.update((f"leaf{slot}", self._leaves[slot]) for slot in self._parameters)
+
     def run(self) -> Raw:
         """Make all calls again."""
-        before = self._grad_enabled()
+        before = self._backend.is_grad_enabled()
         try:
             return self._run()
         finally:
-            self._set_grad_enabled(before)
+            self._backend.set_grad_enabled(before)
 
     def run_timed(self) -> list[int]:
         """Make all calls again; ns of each."""
         if self._run_timed is None:
             self._run_timed = self._compile(timed=True)
         self._ns.clear()
-        before = self._grad_enabled()
+        before = self._backend.is_grad_enabled()
         try:
             self._run_timed()
         finally:
-            self._set_grad_enabled(before)
+            self._backend.set_grad_enabled(before)
         return list(self._ns)
 
-    def _link(self, backend: Backend, raws: Sequence[_Raw], loss: Raw | None) -> int:
+    def _link(self, raws: Sequence[_Raw], loss: Raw | None, parameters: dict[int, Tensor]) -> int:
         """Number the arrays; returns the slot of the loss, -1 if there is none."""
-        raw_types = backend.raw_types
+        raw_types = self._backend.raw_types
         slots: dict[int, int] = {}
         num_slots = 0
 
@@ -311,6 +353,8 @@ class _Program:
                 if slot is None:
                     slot = slots[id(arg)] = num_slots
                     self._leaves[slot] = arg
+                    if id(arg) in parameters:
+                        self._parameters[slot] = parameters[id(arg)]
                     num_slots += 1
                 return Slot(slot)
             if isinstance(arg, (tuple, list)) and any(isinstance(a, raw_types) for a in arg):
@@ -341,12 +385,13 @@ class _Program:
     def _compile(self, timed: bool) -> Callable[[], Any]:
         text, scope = self.generate(timed)
         exec(compile(text, "<replay of a tape>", "exec"), scope)
+        self._scopes.append(scope)
         return scope["replay"]
 
     def generate(self, timed: bool) -> tuple[str, dict[str, Any]]:
         """The text of the function, and the names that it uses."""
         scope: dict[str, Any] = {f"leaf{slot}": array for slot, array in self._leaves.items()}
-        scope["set_grad_enabled"] = self._set_grad_enabled
+        scope["set_grad_enabled"] = self._backend.set_grad_enabled
         scope["clock"] = time.perf_counter_ns
         scope["note"] = self._ns.append
         names: dict[int, str] = {}
@@ -397,12 +442,3 @@ def _slots_in(args: Sequence[Any]) -> Iterator[int]:
 def _address(raw: Raw) -> int:
     """What the native path calls an array: the address of torch's TensorImpl."""
     return raw._cdata
-
-
-def _grad_mode(backend: Backend) -> tuple[Callable[[], bool], Callable[[bool], Any]]:
-    """Reading and setting whether gradients are recorded."""
-    if backend.name == "torch":
-        import torch
-
-        return torch.is_grad_enabled, torch.set_grad_enabled
-    return (lambda: True), (lambda _: None)
