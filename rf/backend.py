@@ -532,7 +532,6 @@ def stft_window(length: int, offset: int, total: int) -> numpy.ndarray:
 # -- the registry
 
 
-
 class _Known(NamedTuple):
     """What is known of a backend before it is loaded."""
 

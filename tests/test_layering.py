@@ -80,7 +80,7 @@ LAYERS = (
     Layer("data", ("rf.data", "rf.data.*"), USER_LEVEL, frozenset({"torch", "soundfile"})),
     Layer("bench torch", ("rf.bench._torch*",), (), frozenset({"torch"})),  # knows nothing of rf
     Layer("bench", ("rf.bench", "rf.bench.*"), (*USER_LEVEL, "models", "profile", "bench torch"), frozenset({"torch"})),
-    Layer("profile", ("rf.profile", "rf.profile.*"), USER_LEVEL, frozenset({"torch", "py_spy"})),
+    Layer("profile", ("rf.profile", "rf.profile.*"), USER_LEVEL, frozenset({"torch", "tensorflow", "py_spy"})),
     Layer(
         "train",
         ("rf.train", "rf.train.*"),

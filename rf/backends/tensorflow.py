@@ -23,6 +23,7 @@ from rf.backends import _tensorflow_fast
 from rf.backends._tensorflow_fast import fast, ints, on, with_gradient
 from rf.backends._tensorflow_gradient import GradientKernels
 from rf.backends._tensorflow_index import IndexKernels
+from rf.backends._tensorflow_matmul import ProductKernels
 from rf.backends._tensorflow_nn import TensorFlowNnKernels
 from rf.dtypes import ALL
 
@@ -51,11 +52,6 @@ _arg_max, _arg_min = (
     fast("ArgMin", output_type=tf.int32.as_datatype_enum),
 )
 _cumsum = fast("Cumsum", exclusive=False, reverse=False)
-_matmul = fast("MatMul", transpose_a=False, transpose_b=False)
-_matmul_nt = fast("MatMul", transpose_a=False, transpose_b=True)
-_matmul_tn = fast("MatMul", transpose_a=True, transpose_b=False)
-_batch_matmul = fast("BatchMatMulV2", adj_x=False, adj_y=False)
-_bias_add = fast("BiasAdd", data_format="NHWC")
 _add, _sub, _mul, _neg, _abs = fast("AddV2"), fast("Sub"), fast("Mul"), fast("Neg"), fast("Abs")
 _exp, _log, _softplus, _sigmoid, _erfc = fast("Exp"), fast("Log"), fast("Softplus"), fast("Sigmoid"), fast("Erfc")
 _maximum, _equal, _select = fast("Maximum"), fast("Equal", incompatible_shape_error=True), fast("SelectV2")
@@ -63,7 +59,7 @@ _is_finite, _complex_abs = fast("IsFinite"), fast("ComplexAbs", "Tout")
 _softmax, _log_softmax = fast("Softmax"), fast("LogSoftmax")
 
 
-class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, GradientKernels, Backend):
+class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, ProductKernels, GradientKernels, Backend):
     """See the module docstring."""
 
     name = "tensorflow"
@@ -354,38 +350,6 @@ class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, GradientKernels, Back
 
     def cumsum(self, x: Raw, axis: int) -> Raw:
         return _cumsum(x, ints(axis))
-
-    # -- contraction
-
-    def contract(self, a: Raw, b: Raw, num_common: int, num_a: int, num_reduce: int, num_b: int) -> Raw:
-        if num_reduce == 1 and num_b == 1 and num_a == 1:
-            return _batch_matmul(a, b) if num_common else _matmul(a, b)
-        if num_reduce == 1 and num_b == 1 and not num_common and num_a and "complex" not in self.dtype_of(a):
-            return with_gradient((a, b), _batch_matmul, self._product_backward)
-        shape_a, shape_b = self.shape_of(a), self.shape_of(b)
-        common, rest_a = shape_a[:num_common], shape_a[num_common : num_common + num_a]
-        rest_b = shape_b[num_common + num_reduce :]
-        rows, reduced, columns = math.prod(rest_a), math.prod(shape_a[num_common + num_a :]), math.prod(rest_b)
-        if len(shape_a) != num_common + 2 or num_a != 1:
-            a = _reshape(a, ints((*common, rows, reduced)))
-        if len(shape_b) != num_common + 2 or num_b != 1:
-            b = _reshape(b, ints((*common, reduced, columns)))
-        y = _batch_matmul(a, b) if num_common else _matmul(a, b)
-        return y if num_a == 1 and num_b == 1 else _reshape(y, ints((*common, *rest_a, *rest_b)))
-
-    def _product_backward(self, a: Raw, b: Raw, _y: Raw, g: Raw) -> tuple[Raw, Raw]:
-        """Of (..., in) x (in, out). TensorFlow's own would make the gradient of b for every batch entry, then sum."""
-        shape, (num_in, num_out) = self.shape_of(a), self.shape_of(b)
-        rows = math.prod(shape[:-1])
-        g = _reshape(g, ints((rows, num_out)))
-        return _reshape(_matmul_nt(g, b), ints(shape)), _matmul_tn(_reshape(a, ints((rows, num_in))), g)
-
-    def linear(self, x: Raw, weight: Raw, bias: Raw | None) -> Raw:
-        if len(self.shape_of(x)) == 1:
-            y = self.contract(x, weight, 0, 0, 1, 1)
-            return y if bias is None else _add(y, bias)
-        y = self.contract(x, weight, 0, len(self.shape_of(x)) - 1, 1, 1)
-        return y if bias is None else _bias_add(y, bias)
 
     # -- normalizing
 

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ops(backend: Backend, args: argparse.Namespace) -> dict[str, Any]:
-    cases = select_cases(args.filter)
+    cases = select_cases(backend.name, args.filter)
     env = environment(backend)
     progress = _Progress(len(cases))
     rows = bench_ops(backend, cases, rounds=args.repeat, progress=lambda case: progress(case.op))

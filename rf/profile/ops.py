@@ -2,12 +2,12 @@
 
 Arrays have a few elements, so that what is compared is what a call costs, not what the kernel computes. Both sides
 get the same arrays (or equal ones, where layouts differ), compute the same values in the same dtype, and record
-gradients for the same operands; tests check that.
+gradients for the same operands; tests check that. The cases of a backend are in a file of their own.
 """
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +19,10 @@ from rf._errors import UserError
 from rf.backend import Backend, get_backend, use_backend
 from rf.profile.timing import compare
 
-__all__ = ["CASES", "Case", "OpTime", "World", "bench_ops", "select_cases"]
+__all__ = ["BACKENDS", "Calls", "Case", "OpTime", "World", "add_to", "bench_ops", "cases_of", "select_cases"]
 
-BACKENDS = ("torch",)
-"""Backends that there are reference calls for."""
+BACKENDS = {"torch": "rf.profile._ops_torch", "tensorflow": "rf.profile._ops_tensorflow"}
+"""Backends that there are cases for, and the modules that have them, as `CASES`."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class OpTime:
     :param reference: the backend's own call; None if it has none
     :param reference_ns: its time
     :param target: the ratio that the project aims at, None without an aim
-    :param meta_ns: the call in rf on the backend `meta`; None where it says nothing
+    :param meta_ns: the call in rf on the backend `meta` in place of this one; None where it says nothing
     :param meta_target_ns: aim for it
     :param empty_ns: how much of every value is loop and function call
     """
@@ -108,7 +108,7 @@ class Case:
 
     :param build: makes the calls, see `Calls`
     :param reference: the backend's call in words
-    :param grad: whether gradients are recorded for what wants them
+    :param grad: whether gradients are recorded for what wants them, as in a train step
     :param same_values: whether both calls give equal values (not where they draw random numbers)
     :param on_meta: whether it says something on `meta`
     """
@@ -124,23 +124,28 @@ class Case:
     on_meta: bool = True
 
 
-CASES: list[Case] = []
+def add_to(cases: list[Case], op: str, compares: str, reference: str | None, **options: Any) -> Callable[..., None]:
+    """Decorator that adds a case to `cases`; see `Case`."""
 
-
-def _case(op: str, compares: str, reference: str | None, **options: Any) -> Callable[[Callable[[World], Calls]], None]:
     def add(build: Callable[[World], Calls]) -> None:
-        CASES.append(Case(op, compares, reference, build, **options))
+        cases.append(Case(op, compares, reference, build, **options))
 
     return add
 
 
-def select_cases(pattern: str | None) -> list[Case]:
-    """The cases whose name or description contains `pattern`; UserError if none does."""
-    if not pattern:
-        return list(CASES)
-    found = [case for case in CASES if pattern.lower() in f"{case.op} {case.compares}".lower()]
+def cases_of(backend_name: str) -> list[Case]:
+    """All cases of a backend. Raises UserError for one that there are no reference calls for."""
+    if backend_name not in BACKENDS:
+        raise UserError(f"there are no calls of {backend_name} to compare with; use one of: {', '.join(BACKENDS)}")
+    return list(importlib.import_module(BACKENDS[backend_name]).CASES)
+
+
+def select_cases(backend_name: str, pattern: str | None) -> list[Case]:
+    """The cases of a backend whose name or description contains `pattern`; UserError if none does."""
+    cases = cases_of(backend_name)
+    found = [case for case in cases if (pattern or "").lower() in f"{case.op} {case.compares}".lower()]
     if not found:
-        raise UserError(f"no op matches {pattern!r}; there are: {', '.join(case.op for case in CASES)}")
+        raise UserError(f"no op matches {pattern!r}; there are: {', '.join(case.op for case in cases)}")
     return found
 
 
@@ -152,24 +157,22 @@ def bench_ops(
     progress: Callable[[Case], object] = lambda _: None,
     **timing: Any,
 ) -> list[OpTime]:
-    """Time the cases: rf on `backend`, the backend itself, and rf on `meta`, in turns.
+    """Time the cases of `backend`: rf there, the backend itself, and rf on `meta` in place of it, in turns.
 
     :param progress: called before each case
     :param timing: further arguments of `rf.profile.timing.compare`
-
-    Raises UserError for a backend that there are no reference calls for.
     """
-    if backend.name not in BACKENDS:
-        raise UserError(f"there are no calls of {backend.name} to compare with; use one of: {', '.join(BACKENDS)}")
+    meta = get_backend(f"meta:{backend.name}")
     out = []
     for case in cases:
         progress(case)
         functions: dict[str, Callable[[], Any]] = {}
-        with use_backend(backend.name), contextlib.nullcontext() if case.grad else backend.no_grad():
+        # One recording, as a train step has it, for all calls: to begin one costs as much as many of them.
+        with use_backend(backend.name), backend.recording() if case.grad else backend.no_grad():
             functions |= zip(("rf", "reference"), case.build(World(backend)))
             if case.on_meta:
-                with use_backend("meta"):
-                    functions["meta"] = next(case.build(World(get_backend("meta"))))
+                with use_backend(meta.name):
+                    functions["meta"] = next(case.build(World(meta)))
             result = compare(functions, rounds=rounds, **timing)
         ns = result.ns
         out.append(
@@ -186,250 +189,3 @@ def bench_ops(
             )
         )
     return out
-
-
-# -- the cases. `x, y` are raw arrays of `a, b`.
-
-
-@_case("a + b", "{B,T,F} + {B,T,F}", "a + b", target=0.80, meta_target_ns=150)
-def _(w: World) -> Calls:
-    a, b = w.btf(), w.btf()
-    yield lambda: a + b
-    x, y = a.raw_tensor, b.raw_tensor
-    yield lambda: x + y
-
-
-@_case("a + b, grad", "{B,T,F} + {B,T,F}, both with gradient", "a + b")
-def _(w: World) -> Calls:
-    a, b = w.btf(grad=True), w.btf(grad=True)
-    yield lambda: a + b
-    x, y = a.raw_tensor, b.raw_tensor
-    yield lambda: x + y
-
-
-@_case("a + 1.0", "{B,T,F} + a Python number", "a + 1.0", target=0.45)
-def _(w: World) -> Calls:
-    a = w.btf()
-    yield lambda: a + 1.0
-    x = a.raw_tensor
-    yield lambda: x + 1.0
-
-
-@_case("a + {F}", "{B,T,F} + {F}", "a + b", target=0.90)
-def _(w: World) -> Calls:
-    a, b = w.btf(), w.tensor(w.feature)
-    yield lambda: a + b
-    x, y = a.raw_tensor, b.raw_tensor
-    yield lambda: x + y
-
-
-@_case("a + {B}", "{B,T,F} + {B}", "a + b[:, None, None]")
-def _(w: World) -> Calls:
-    a, b = w.btf(), w.tensor(w.batch)
-    yield lambda: a + b
-    x, y = a.raw_tensor, b.raw_tensor
-    yield lambda: x + y[:, None, None]
-
-
-@_case("relu", "{B,T,F}", "torch.relu(a)", target=0.90)
-def _(w: World) -> Calls:
-    a = w.btf()
-    yield lambda: rf.relu(a)
-    import torch
-
-    x = a.raw_tensor
-    yield lambda: torch.relu(x)
-
-
-@_case("exp", "{B,T,F}", "torch.exp(a)", target=0.90)
-def _(w: World) -> Calls:
-    a = w.btf()
-    yield lambda: rf.exp(a)
-    import torch
-
-    x = a.raw_tensor
-    yield lambda: torch.exp(x)
-
-
-@_case("a > b", "{B,T,F} > {B,T,F}", "a > b")
-def _(w: World) -> Calls:
-    a, b = w.btf(), w.btf()
-    yield lambda: a > b
-    x, y = a.raw_tensor, b.raw_tensor
-    yield lambda: x > y
-
-
-@_case("where", "{B,T,F}, all three operands", "torch.where(c, a, b)")
-def _(w: World) -> Calls:
-    a, b = w.btf(), w.btf()
-    condition = a > b
-    yield lambda: rf.where(condition, a, b)
-    import torch
-
-    c, x, y = condition.raw_tensor, a.raw_tensor, b.raw_tensor
-    yield lambda: torch.where(c, x, y)
-
-
-@_case("cast", "{B,T,F} int32 to float32", "a.to(torch.float32)")
-def _(w: World) -> Calls:
-    a = w.btf(dtype="int32")
-    yield lambda: rf.cast(a, "float32")
-    import torch
-
-    x = a.raw_tensor
-    yield lambda: x.to(torch.float32)
-
-
-@_case("matmul", "{B,T,F} x {F,G} over F", "torch.matmul(a, b)", target=0.95)
-def _(w: World) -> Calls:
-    a, b, dim = w.btf(), w.tensor(w.feature, w.out), w.feature
-    yield lambda: rf.matmul(a, b, reduce=dim)
-    import torch
-
-    x, y = a.raw_tensor, b.raw_tensor
-    yield lambda: torch.matmul(x, y)
-
-
-def _linear(w: World) -> tuple[Any, rf.Tensor]:
-    with use_backend(w.backend.name):
-        return rf.Linear(w.feature, w.out), w.btf()
-
-
-def _weights_for_torch(module: Any, grad: bool) -> tuple[Any, Any]:
-    weight, bias = module.weight.raw_tensor.detach(), module.bias.raw_tensor.detach()
-    return weight.t().contiguous().requires_grad_(grad), bias.clone().requires_grad_(grad)
-
-
-@_case("Linear", "rf.Linear on {B,T,F}, parameters with gradient", "F.linear(a, weight, bias)", target=0.95)
-def _(w: World) -> Calls:
-    module, a = _linear(w)
-    yield lambda: module(a)
-    import torch.nn.functional as F
-
-    (weight, bias), x = _weights_for_torch(module, True), a.raw_tensor
-    yield lambda: F.linear(x, weight, bias)
-
-
-@_case("Linear, no grad", "rf.Linear on {B,T,F} in no_grad", "F.linear(a, weight, bias)", target=0.95, grad=False)
-def _(w: World) -> Calls:
-    module, a = _linear(w)
-    yield lambda: module(a)
-    import torch.nn.functional as F
-
-    (weight, bias), x = _weights_for_torch(module, True), a.raw_tensor
-    yield lambda: F.linear(x, weight, bias)
-
-
-@_case("Linear, module", "rf.Linear on {B,T,F}, parameters with gradient", "torch.nn.Linear")
-def _(w: World) -> Calls:
-    module, a = _linear(w)
-    yield lambda: module(a)
-    import torch
-
-    theirs = torch.nn.Linear(w.feature.get_dim_value(), w.out.get_dim_value())
-    weight, bias = _weights_for_torch(module, False)
-    theirs.load_state_dict({"weight": weight, "bias": bias})
-    x = a.raw_tensor
-    yield lambda: theirs(x)
-
-
-@_case("LayerNorm", "rf.LayerNorm on {B,T,F}, parameters with gradient", "torch.nn.LayerNorm", target=0.50)
-def _(w: World) -> Calls:
-    with use_backend(w.backend.name):
-        module = rf.LayerNorm(w.feature)
-    a = w.btf()
-    yield lambda: module(a)
-    import torch
-
-    theirs = torch.nn.LayerNorm(w.feature.get_dim_value(), eps=module.eps)
-    x = a.raw_tensor
-    yield lambda: theirs(x)
-
-
-@_case("softmax, static", "{B,T,F} over F", "torch.softmax(a, -1)")
-def _(w: World) -> Calls:
-    a, dim = w.btf(), w.feature
-    yield lambda: rf.softmax(a, axis=dim)
-    import torch
-
-    x = a.raw_tensor
-    yield lambda: torch.softmax(x, -1)
-
-
-@_case("softmax, dynamic", "{B,F,T} over T, masked", "torch.softmax(a, -1), not masked", target=1.30)
-def _(w: World) -> Calls:
-    a, dim = w.tensor(w.batch, w.feature, w.time), w.time
-    yield lambda: rf.softmax(a, axis=dim)
-    import torch
-
-    x = a.raw_tensor
-    yield lambda: torch.softmax(x, -1)
-
-
-@_case("softmax, masked", "{B,F,T} over T, masked", "torch.softmax(a.masked_fill(padding, -inf), -1)")
-def _(w: World) -> Calls:
-    a, dim = w.tensor(w.batch, w.feature, w.time), w.time
-    yield lambda: rf.softmax(a, axis=dim)
-    import torch
-
-    x = a.raw_tensor
-    padding = torch.tensor([[[False, False, False]], [[False, False, True]]])
-    yield lambda: torch.softmax(x.masked_fill(padding, float("-inf")), -1)
-
-
-@_case("reduce_mean, static", "{B,T,F} over F", "torch.mean(a, -1)")
-def _(w: World) -> Calls:
-    a, dim = w.btf(), w.feature
-    yield lambda: rf.reduce_mean(a, axis=dim)
-    import torch
-
-    x = a.raw_tensor
-    yield lambda: torch.mean(x, -1)
-
-
-@_case("reduce_mean, dynamic", "{B,T,F} over T, masked", "(a * mask).sum(1) / lengths")
-def _(w: World) -> Calls:
-    a, dim = w.btf(), w.time
-    yield lambda: rf.reduce_mean(a, axis=dim)
-    import torch
-
-    x = a.raw_tensor
-    mask = torch.tensor([[[1.0], [1.0], [1.0]], [[1.0], [1.0], [0.0]]])
-    lengths = torch.tensor([[3.0], [2.0]])
-    yield lambda: (x * mask).sum(1) / lengths
-
-
-@_case("gather", "{V,F} at {B,T} int32, the table with gradient", "F.embedding(indices, table)")
-def _(w: World) -> Calls:
-    table, dim = w.tensor(w.vocab, w.feature, grad=True), w.vocab
-    indices = w.tensor(w.batch, w.time, dtype="int32")
-    yield lambda: rf.gather(table, indices=indices, axis=dim)
-    import torch.nn.functional as F
-
-    x, i = table.raw_tensor, indices.raw_tensor
-    yield lambda: F.embedding(i, x)
-
-
-@_case("dropout", "{B,T,F}, probability 0.1", "F.dropout(a, 0.1, training=True)", same_values=False)
-def _(w: World) -> Calls:
-    a = w.btf()
-    yield lambda: rf.dropout(a, 0.1, on_forward=True)
-    import torch.nn.functional as F
-
-    x = a.raw_tensor
-    yield lambda: F.dropout(x, 0.1, training=True)
-
-
-@_case("transpose", "{B,T,F} to (F,B,T)", "a.permute(2, 0, 1)")
-def _(w: World) -> Calls:
-    a, order = w.btf(), (w.feature, w.batch, w.time)
-    yield lambda: a.copy_transpose(order)
-    x = a.raw_tensor
-    yield lambda: x.permute(2, 0, 1)
-
-
-@_case("new Tensor", "rf.convert_to_tensor of an array of the backend, dims checked", None, on_meta=False)
-def _(w: World) -> Calls:
-    dims = (w.batch, w.time, w.feature)
-    raw = w.tensor(*dims).raw_tensor
-    yield lambda: rf.convert_to_tensor(raw, dims=dims)

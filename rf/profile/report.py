@@ -118,7 +118,11 @@ def print_profile(profile: Profile, env: dict[str, Any], subject: dict[str, Any]
     table.add_section()
     own = sum(row.own_ns for row in rows)
     table.add_row("all", "", "", "", "", f"{_ms(own):.3f}", _per_cent(own, total))
-    _print(console, f"Forward by module; own: not in one of its sub-modules; frontend: on {profile.frontend_backend}", table)
+    _print(
+        console,
+        f"Forward by module; own: not in one of its sub-modules; frontend: on {profile.frontend_backend}",
+        table,
+    )
 
 
 def collapsed(rows: Sequence[ModuleTime]) -> list[ModuleTime]:

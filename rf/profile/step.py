@@ -156,9 +156,13 @@ def profile_step(
         tape.rebind()
         kernels = kernel_times(tape, TABLE_RUNS, real.backend.recording)
         with use_backend(real.backend.name):
-            modules = _median_run([record_modules(real.model, real.forward_only, clock=clock) for _ in range(TABLE_RUNS)])
+            modules = _median_run(
+                [record_modules(real.model, real.forward_only, clock=clock) for _ in range(TABLE_RUNS)]
+            )
         with use_backend(meta.backend.name):
-            frontend = _median_run([record_modules(meta.model, meta.forward_only, clock=clock) for _ in range(TABLE_RUNS)])
+            frontend = _median_run(
+                [record_modules(meta.model, meta.forward_only, clock=clock) for _ in range(TABLE_RUNS)]
+            )
     finally:
         reset_run_ctx()
     median = {part: statistics.median(ns) for part, ns in measure.ns.items()}

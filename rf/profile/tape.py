@@ -297,9 +297,7 @@ class _Program:
     So running it adds nothing but the calls themselves, and an array dies after its last use, as in the step.
     """
 
-    def __init__(
-        self, backend: Backend, raws: Sequence[_Raw], loss: Raw | None, parameters: _Parameters
-    ) -> None:
+    def __init__(self, backend: Backend, raws: Sequence[_Raw], loss: Raw | None, parameters: _Parameters) -> None:
         """`loss`: what `run` returns the new version of."""
         self._backend = backend
         self.calls: list[Call] = []
