@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -10,36 +11,62 @@ import numpy as np
 import pytest
 
 import rf
-from rf.backend import get_backend, use_backend
+from rf.backend import Backend, get_backend, use_backend
 from rf.cli import main
 from rf.profile.environment import environment
-from rf.profile.ops import CASES, Case, OpTime, World, bench_ops, select_cases
+from rf.profile.ops import BACKENDS, Case, OpTime, World, bench_ops, cases_of, select_cases
 from rf.profile.report import bench_json, print_bench
 
 torch = pytest.importorskip("torch")
 
 TARGETS = {
-    "a + b": 0.80,
-    "a + 1.0": 0.45,
-    "a + {F}": 0.90,
-    "relu": 0.90,
-    "exp": 0.90,
-    "matmul": 0.95,
-    "Linear": 0.95,
-    "LayerNorm": 0.50,
-    "softmax, dynamic": 1.30,
+    "torch": {
+        "a + b": 0.80,
+        "a + 1.0": 0.45,
+        "a + {F}": 0.90,
+        "relu": 0.90,
+        "exp": 0.90,
+        "matmul": 0.95,
+        "Linear": 0.95,
+        "LayerNorm": 0.50,
+        "softmax, dynamic": 1.30,
+    },
+    "tensorflow": {
+        "a + b": 0.60,
+        "a + 1.0": 0.40,
+        "matmul, tensordot": 0.25,
+        "matmul, einsum": 0.70,
+        "softmax, static": 0.80,
+    },
 }
 """Ratios that the project promises."""
 
+HERE = [name for name in BACKENDS if importlib.util.find_spec(name) is not None]
+CASES = [(name, case) for name in HERE for case in cases_of(name)]
 
-def calls(case: Case) -> list[Any]:
-    with use_backend("torch"):
-        return list(case.build(World(get_backend("torch"))))
+
+def ids(value: Any) -> str:
+    return value if isinstance(value, str) else value.op
+
+
+def calls(name: str, case: Case) -> list[Any]:
+    with use_backend(name):
+        return list(case.build(World(get_backend(name))))
+
+
+def records(backend: Backend, result: Any) -> bool:
+    """Whether gradients go through `result`, a call of this moment."""
+    if backend.name == "torch":
+        return result.requires_grad
+    from rf.backends._tensorflow_fast import is_recorded
+
+    return is_recorded(result)
 
 
 def valid(x: Any, tensor: rf.Tensor) -> np.ndarray:
     """The values of a raw array laid out like `tensor`, with zeros in the padding."""
-    values = x.detach().numpy().copy()
+    assert tensor.backend is not None
+    values = tensor.backend.to_numpy(x).copy()
     for axis, dim in enumerate(tensor.dims):
         if dim.need_masking():
             mask = dim.get_mask().numpy()  # {B, T}
@@ -51,55 +78,53 @@ def valid(x: Any, tensor: rf.Tensor) -> np.ndarray:
     return values
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.op)
-def test_like_is_compared_with_like(case: Case) -> None:
-    ours, *theirs = calls(case)
-    result = ours()
-    assert isinstance(result, rf.Tensor)
-    if case.reference is None:
-        assert not theirs
-        return
-    (reference,) = theirs
-    expected = reference()
-    raw = result.raw_tensor
+@pytest.mark.parametrize(("name", "case"), CASES, ids=ids)
+def test_like_is_compared_with_like(name: str, case: Case) -> None:
+    backend = get_backend(name)
+    ours, *theirs = calls(name, case)
+    with backend.recording() if case.grad else backend.no_grad():
+        result = ours()
+        assert isinstance(result, rf.Tensor)
+        if case.reference is None:
+            assert not theirs
+            return
+        (reference,) = theirs
+        expected = reference()
+        raw = result.raw_tensor
+        assert records(backend, raw) == records(backend, expected) == ("with gradient" in case.compares)
+        with backend.no_grad():
+            assert not records(backend, reference())
     assert raw.shape == expected.shape
     assert raw.dtype is expected.dtype
     assert raw.device == expected.device
-    assert raw.requires_grad == expected.requires_grad
     if not case.same_values:
         return
     if "not masked" in case.reference:
         # the one case where the backend's call does less
-        (x,) = [cell.cell_contents for cell in reference.__closure__ if isinstance(cell.cell_contents, torch.Tensor)]
+        cells = [cell.cell_contents for cell in reference.__closure__]
+        (x,) = [value for value in cells if isinstance(value, backend.raw_types)]
         assert x.shape == raw.shape
         return
     np.testing.assert_allclose(valid(raw, result), valid(expected, result), rtol=1e-5, atol=1e-6)
-    with torch.no_grad():
-        assert reference().requires_grad is False
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.on_meta], ids=lambda case: case.op)
-def test_meta_answers_with_the_same_dims(case: Case) -> None:
-    ours = calls(case)[0]()
-    with use_backend("meta"):
-        meta = next(case.build(World(get_backend("meta"))))()
-    assert meta.backend is get_backend("meta")
+@pytest.mark.parametrize(("name", "case"), [(name, case) for name, case in CASES if case.on_meta], ids=ids)
+def test_meta_answers_with_the_same_dims(name: str, case: Case) -> None:
+    ours = calls(name, case)[0]()
+    backend = get_backend(f"meta:{name}")
+    with use_backend(backend.name):
+        meta = next(case.build(World(backend)))()
+    assert meta.backend is backend
     assert [d.name for d in meta.dims] == [d.name for d in ours.dims]
     assert meta.dtype == ours.dtype
 
 
-def test_cases_with_gradient_record_it() -> None:
-    for case in CASES:
-        if "with gradient" in case.compares:
-            ours, theirs = calls(case)
-            assert ours().raw_tensor.requires_grad
-            assert theirs().requires_grad
-
-
-def test_names_are_unique_and_targets_are_those_promised() -> None:
-    assert len({case.op for case in CASES}) == len(CASES)
-    assert {case.op: case.target for case in CASES if case.op in TARGETS} == TARGETS
-    assert {case.op: case.meta_target_ns for case in CASES if case.meta_target_ns} == {"a + b": 150}
+@pytest.mark.parametrize("name", HERE)
+def test_names_are_unique_and_targets_are_those_promised(name: str) -> None:
+    cases = cases_of(name)
+    assert len({case.op for case in cases}) == len(cases)
+    assert {case.op: case.target for case in cases if case.op in TARGETS[name]} == TARGETS[name]
+    assert {case.op: case.meta_target_ns for case in cases if case.meta_target_ns} == {"a + b": 150}
 
 
 def test_rows_have_what_was_measured() -> None:
@@ -141,15 +166,15 @@ def test_rows_have_what_was_measured() -> None:
 
 
 def test_select_cases() -> None:
-    assert select_cases(None) == CASES
-    assert [case.op for case in select_cases("LINEAR")] == ["Linear", "Linear, no grad", "Linear, module"]
+    assert select_cases("torch", None) == cases_of("torch")
+    assert [case.op for case in select_cases("torch", "LINEAR")] == ["Linear", "Linear, no grad", "Linear, module"]
     with pytest.raises(rf.UserError, match="no op matches 'frobnicate'; there are: a \\+ b, "):
-        select_cases("frobnicate")
+        select_cases("torch", "frobnicate")
 
 
 def test_other_backends_have_no_reference() -> None:
     with pytest.raises(rf.UserError, match="numpy"):
-        bench_ops(get_backend("numpy"), [])
+        select_cases("numpy", None)
 
 
 ROWS = [
@@ -192,6 +217,19 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert row["op"] == "relu"
     assert row["ratio"] == row["rf_ns"] / row["reference_ns"]
     assert row["meta_ns"] > 0
+
+
+@pytest.mark.needs("tensorflow")
+def test_command_on_tensorflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "ops.json"
+    command = ["bench", "ops", "--backend", "tensorflow", "--filter", "matmul", "--repeat", "1", "--json", str(path)]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "| matmul, einsum " in text
+    data = json.loads(path.read_text())
+    assert {row["reference"] for row in data["rows"]} >= {"tf.tensordot(a, b, 1)", "tf.matmul(a, b)"}
+    assert all(row["meta_ns"] > 0 and row["reference_ns"] > 0 for row in data["rows"])
+    assert data["environment"]["backend"] == "tensorflow"
 
 
 @pytest.mark.parametrize(

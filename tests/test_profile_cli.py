@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ torch = pytest.importorskip("torch")
 OPTIONS = RunOptions(preset="tiny", max_sequences=20, batch_size=2)
 
 
+@pytest.fixture(autouse=True)
+def _leave_the_step() -> Iterator[None]:
+    yield
+    rf.reset_run_ctx()
+
+
 @pytest.fixture(scope="module")
 def step() -> Step:
     return aed_step("torch")
@@ -36,8 +43,10 @@ def aed_step(backend: str) -> Step:
 
 def record_step(step: Step) -> tuple[rf.Tensor, Tape]:
     """With the random numbers of every other recording."""
-    with use_backend(step.backend.name), _random_state(step.backend, False), record(step.backend) as recording:
-        loss = step.forward()
+    with use_backend(step.backend.name):
+        step.forward_only()
+        with _random_state(step.backend), record(step.backend) as recording:
+            loss = step.forward()
     return loss, recording.tape(loss)
 
 
@@ -47,7 +56,7 @@ def parameters(step: Step) -> list[Any]:
 
 def test_replay_of_the_model_gives_its_loss_and_gradients(step: Step) -> None:
     loss, tape = record_step(step)
-    with _random_state(step.backend, False):
+    with _random_state(step.backend):
         raw = tape.replay()
     replayed = rf.convert_to_tensor(raw, dims=())
     assert _differences(loss, replayed) == []
@@ -79,6 +88,9 @@ def test_meta_step_has_the_dims_of_the_loss_and_nothing_else(step: Step) -> None
         loss = meta.forward()
     assert loss.backend is get_backend("meta")
     assert loss.dims == ()
+    assert rf.get_run_ctx().stage == "train_step"
+    with use_backend("meta"):
+        meta.forward_only()
     assert rf.get_run_ctx().stage == "init"
 
 
@@ -109,6 +121,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(data["split"]) == {"frontend", "backend", "data", "unexplained"}
     assert min(data["split"][part] for part in ("frontend", "backend", "data")) > 0
     assert data["warnings"] == []
+    assert data["frontend_backend"] == "meta:torch"
     assert (data["model"], data["preset"], data["data"]) == ("conformer-ctc-aed", "tiny", "numbers")
     assert (data["batch"], data["inputs"][0], data["steps"]) == (2, 2, 2)
     assert data["environment"]["threads"]["torch"] == 1
@@ -117,6 +130,43 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert modules["encoder.layers.1.ffn1"]["calls"] == 1
     assert modules["encoder.layers.1.ffn1"]["frontend_ns"] > 0
     assert sum(row["own_ms"] for row in data["modules"]) == pytest.approx(modules["(model)"]["ns"] / 1e6)
+
+
+@pytest.mark.needs("tensorflow")
+def test_command_on_tensorflow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "profile.json"
+    assert main([*COMMAND, "--backend", "tensorflow", "--steps", "2", "--json", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "the same step on the backend meta:tensorflow" in text
+    data = json.loads(path.read_text())
+    assert data["warnings"] == []
+    assert (data["backend"], data["frontend_backend"]) == ("tensorflow", "meta:tensorflow")
+    assert sum(data["split"].values()) == pytest.approx(data["wall_ms"], rel=1e-9)
+    assert min(data["split"][part] for part in ("frontend", "backend", "data")) > 0
+    assert data["environment"]["threads"]["tensorflow"] >= 1
+    modules = {row["module"]: row for row in data["modules"]}
+    assert modules["encoder.layers.1.ffn1"]["calls"] == 1
+    assert modules["encoder.layers.1.ffn1"]["frontend_ns"] > 0
+
+
+@pytest.mark.needs("tensorflow")
+def test_frontend_asks_the_same_of_torch_and_tensorflow(step: Step) -> None:
+    """So the meta step that stands for one is that of the other: their kernel calls differ only in how masks become
+    arrays.
+    """
+    other = aed_step("tensorflow")
+    counts = [Counter(c.kernel for c in record_step(s)[1].calls if c.kernel != "from_numpy") for s in (step, other)]
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.needs("tensorflow")
+def test_threads_that_cannot_be_had(capsys: pytest.CaptureFixture[str]) -> None:
+    number = get_backend("tensorflow").num_threads()
+    assert number is not None
+    assert main([*COMMAND, "--backend", "tensorflow", "--threads", str(number + 1)]) == 2
+    assert f"backend tensorflow keeps the number of threads that it has started with ({number})" in (
+        capsys.readouterr().err
+    )
 
 
 def test_command_with_workers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
+import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,14 @@ from rf.profile.step import KernelTime, Profile, Step, _differences, kernel_time
 from rf.profile.tape import Call
 
 torch = pytest.importorskip("torch")
+
+BACKENDS = ["torch", pytest.param("tensorflow", marks=pytest.mark.needs("tensorflow"))]
+
+
+@pytest.fixture(autouse=True)
+def _leave_the_step() -> Iterator[None]:
+    yield
+    rf.reset_run_ctx()
 
 
 class Affine(Module):
@@ -66,18 +77,21 @@ def make_step(name: str, *, learning_rate: float = 0.1) -> Step:
             parameter.assign(np.random.default_rng(number).standard_normal(shape).astype("float32"))
 
     def forward() -> rf.Tensor:
+        rf.init_train_step_run_ctx()
         time.fill([3, 2], [batch])
         x = rf.convert_to_tensor(inputs, dims=[batch, time, model.feature])
         y = model(x, time) - x
         return rf.reduce_mean(y * y, axis=[batch, time, model.feature])
 
-    raw = [parameter.raw_tensor for parameter in model.parameters()]
+    parameters = list(model.parameters())
 
     def update(loss: rf.Tensor) -> None:
-        gradients = torch.autograd.grad(loss.raw_tensor, raw)
-        with torch.no_grad():
-            for parameter, gradient in zip(raw, gradients):
-                parameter -= learning_rate * gradient
+        gradients = backend.gradient(loss.raw_tensor, [p.raw_tensor for p in parameters])
+        with backend.no_grad():
+            for p, gradient in zip(parameters, gradients):
+                assert gradient is not None
+                new = backend.sub(p.raw_tensor, backend.scale(gradient, learning_rate))
+                p.raw_tensor = backend.assign(p.raw_tensor, new)
 
     return Step(backend, forward, update if backend.has_gradients and backend.computes else None, model)
 
@@ -94,12 +108,14 @@ class Ticks:
         return self.now
 
 
-def profile(steps: int = 3, **options: Any) -> Profile:
-    return profile_step(make_step("torch"), make_step("meta"), steps=steps, **options)
+def profile(steps: int = 3, backend: str = "torch", **options: Any) -> Profile:
+    return profile_step(make_step(backend), make_step(f"meta:{backend}"), steps=steps, **options)
 
 
-def test_split_sums_to_the_wall_time() -> None:
-    result = profile(clock=Ticks())
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_split_sums_to_the_wall_time(backend: str) -> None:
+    result = profile(backend=backend, clock=Ticks())
+    assert result.frontend_backend == f"meta:{backend}"
     assert not result.warnings
     assert sum(result.split_ns.values()) == pytest.approx(result.wall_ns, rel=1e-12)
     assert list(result.split_ns) == ["frontend", "backend", "data", "unexplained"]
@@ -112,17 +128,19 @@ def test_split_sums_to_the_wall_time() -> None:
     assert result.split_ns["unexplained"] < 0
 
 
-def test_real_clock() -> None:
-    result = profile()
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_real_clock(backend: str) -> None:
+    result = profile(backend=backend)
     assert min(result.forward_ns, result.update_ns, result.frontend_ns, result.replay_ns, result.replay_update_ns) > 0
     assert result.split_ns["unexplained"] == pytest.approx(
         result.wall_ns - result.frontend_ns - result.replay_ns - result.replay_update_ns - result.wait_ns
     )
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("alternate", [True, False])
-def test_every_part_runs_once_per_step(alternate: bool) -> None:
-    real, meta = make_step("torch"), make_step("meta")
+def test_every_part_runs_once_per_step(alternate: bool, backend: str) -> None:
+    real, meta = make_step(backend), make_step("meta")
     counts = dict.fromkeys(("forward", "update", "frontend", "batch"), 0)
 
     def counted(name: str, function: Any) -> Any:
@@ -168,8 +186,9 @@ def test_waiting_is_the_mean() -> None:
     assert result.split_ns["data"] == 101
 
 
-def test_kernel_table() -> None:
-    first, second = profile(), profile()
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_kernel_table(backend: str) -> None:
+    first, second = profile(backend=backend), profile(backend=backend)
     calls = {row.kernel: row.calls for row in first.kernels}
     assert calls == {row.kernel: row.calls for row in second.kernels}
     assert calls["tanh"] == 2
@@ -199,8 +218,9 @@ def make_call(kernel: str) -> Any:
     return Call(kernel, (), (), 0, native=False, grad=True)
 
 
-def test_module_table() -> None:
-    result = profile()
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_module_table(backend: str) -> None:
+    result = profile(backend=backend)
     paths = [ROOT, "layers", "layers.0", "layers.1"]
     assert [row.path for row in result.modules] == paths
     assert [row.path for row in result.frontend_modules] == paths
@@ -223,17 +243,95 @@ def test_layers_are_collapsed() -> None:
     ]
 
 
-def test_nothing_is_left_behind() -> None:
-    real, meta = make_step("torch"), make_step("meta")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_is_left_behind(backend: str) -> None:
+    real, meta = make_step(backend), make_step("meta")
     kernels, attributes = dict(real.backend.kernels), dict(vars(real.backend))
     classes = [type(module) for module in real.model.modules()]  # type: ignore[attr-defined]
-    state = torch.get_rng_state()
+    state = real.backend.get_random_state()
     profile_step(real, meta, steps=1)
     assert {name: real.backend.kernels[name] for name in kernels} == kernels
     assert dict(vars(real.backend)) == attributes
     assert [type(module) for module in real.model.modules()] == classes  # type: ignore[attr-defined]
-    assert torch.equal(torch.get_rng_state(), state)
-    assert rf.get_backend("torch") is real.backend
+    assert real.backend.get_random_state() == state
+    assert rf.get_backend(backend) is real.backend
+    assert real.backend.is_grad_enabled()
+    assert rf.get_run_ctx().stage == "init"
+
+
+def test_replayed_steps_are_training_steps() -> None:
+    """Steps and replays take turns in training the same parameters: on any backend the same losses."""
+    losses: dict[str, list[float]] = {}
+    for name in "torch", "tensorflow":
+        if name == "tensorflow" and importlib.util.find_spec(name) is None:
+            continue
+        real = make_step(name)
+        assert real.update is not None
+        seen: list[float] = []
+
+        def update(loss: rf.Tensor, update: Any = real.update, seen: list[float] = seen) -> None:
+            seen.append(float(loss.item()))
+            update(loss)
+
+        profile_step(Step(real.backend, real.forward, update, real.model), make_step("meta"), steps=3)
+        losses[name] = seen
+    # warming up, the check of the replay, then a step and a replay in each round
+    assert all(len(values) == 3 + 1 + 2 * 3 for values in losses.values())
+    for values in losses.values():
+        assert values == sorted(values, reverse=True)
+        assert len(set(values)) == len(values)
+        np.testing.assert_allclose(values, losses["torch"], rtol=1e-4)
+
+
+@pytest.mark.needs("tensorflow")
+def test_a_step_that_computes_beside_the_kernels_of_tensorflow_cannot_be_replayed() -> None:
+    import tensorflow as tf
+
+    real, meta = make_step("tensorflow"), make_step("meta:tensorflow")
+
+    def forward() -> rf.Tensor:
+        raw = tf.exp(real.forward().raw_tensor)
+        return rf.convert_to_tensor(raw, dims=()) * 2.0
+
+    with pytest.raises(rf.RfError, match="its loss has no gradient then. Something computes on raw tensors"):
+        profile_step(Step(real.backend, forward, real.update, real.model), meta, steps=1)
+    assert rf.get_run_ctx().stage == "init"
+
+
+@pytest.mark.needs("tensorflow")
+def test_gradients_that_a_replay_lacks_or_that_differ_are_found() -> None:
+    import tensorflow as tf
+
+    real, meta = make_step("tensorflow"), make_step("meta:tensorflow")
+    model: Any = real.model
+    with use_backend("tensorflow"):
+        extra = rf.Parameter([])
+        extra.assign(1.0)
+
+    def with_beside(raw: Any) -> Step:
+        def forward() -> rf.Tensor:
+            loss = real.forward()
+            return loss + rf.convert_to_tensor(tf.reduce_sum(tf.square(raw().raw_tensor)), dims=())
+
+        return Step(real.backend, forward, real.update, model)
+
+    # The update of the step changes only the parameters that the model had before.
+    model.extra = extra
+    with pytest.raises(rf.RfError, match="the gradient of extra and 0 more parameters comes from no recorded kernel"):
+        profile_step(with_beside(lambda: extra), meta, steps=1)
+    del model.extra
+    weight = next(iter(model.layers.parameters()))
+    (warning,) = profile_step(with_beside(lambda: weight), meta, steps=1).warnings
+    assert re.match(r"the replay is not the step: its gradient differs by \d+\.\d% of the norm", warning)
+
+
+def test_portable_random_numbers_are_in_the_rest() -> None:
+    rf.set_random_portable()
+    try:
+        (warning,) = profile(1).warnings
+    finally:
+        rf.set_random_portable(None)
+    assert warning.startswith("random numbers are drawn on the host (portable mode)")
 
 
 def test_a_step_that_computes_beside_the_kernels_cannot_be_replayed() -> None:
@@ -269,8 +367,9 @@ def test_a_replay_that_is_not_the_step_is_reported() -> None:
     assert _differences(loss, real.forward()) == []
 
 
-def test_a_loss_that_is_not_finite_is_reported() -> None:
-    real, meta = make_step("torch"), make_step("meta")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_loss_that_is_not_finite_is_reported(backend: str) -> None:
+    real, meta = make_step(backend), make_step("meta")
     step = Step(real.backend, lambda: real.forward() * float("nan"), real.update, real.model)
     (warning,) = profile_step(step, meta, steps=1).warnings
     assert "the loss is nan" in warning
@@ -285,6 +384,8 @@ def test_backends_that_will_not_do() -> None:
         profile_step(meta_step, meta_step)
     with pytest.raises(rf.BackendError, match="not on torch"):
         profile_step(torch_step, torch_step)
+    with pytest.raises(rf.BackendError, match="meta:tensorflow does not stand for torch"):
+        profile_step(torch_step, make_step("meta:tensorflow"))
 
 
 # -- reports
@@ -299,6 +400,7 @@ def test_json() -> None:
     assert set(data["split"]) == {"frontend", "backend", "data", "unexplained"}
     assert data["wall_ms"] == pytest.approx(result.wall_ns / 1e6)
     assert (data["model"], data["data"], data["steps"]) == ("m", "d", 3)
+    assert data["frontend_backend"] == "meta:torch"
     assert sum(row["share"] for row in data["kernels"]) == pytest.approx(1)
     assert sum(row["share"] for row in data["modules"]) == pytest.approx(1)
     for row in data["kernels"]:
@@ -328,6 +430,7 @@ def test_printed_tables_sum_to_their_totals(capsys: pytest.CaptureFixture[str]) 
     print_profile(result, environment(get_backend("torch")), {"model": "m"})
     text = capsys.readouterr().out
     assert "\033" not in text  # plain when piped
+    assert "the same step on the backend meta:torch " in text
     split = table_cells(text, "One training step")
     assert [row[0] for row in split] == ["part", "frontend", "backend", "data", "unexplained", "step"]
     assert float(split[-1][1]) == pytest.approx(result.wall_ns / 1e6, abs=1e-3)

@@ -294,6 +294,119 @@ def test_other_threads_are_not_recorded(backend: Backend) -> None:
     assert len(recording) == 0
 
 
+def test_native_tape_says_when_a_parameter_has_another_array(backend: Backend) -> None:
+    if not native_path_note(backend)[0]:
+        pytest.skip("needs the native path")
+    dim = rf.Dim(3, name="A")
+    with use_backend("torch"):
+        parameter = rf.Parameter([dim])
+        with record(backend, [parameter]) as recording:
+            loss = rf.reduce_sum(rf.exp(parameter), axis=dim)
+        tape = recording.tape(loss)
+        assert isinstance(tape, NativeTape)
+        parameter.assign(1.0)
+        tape.rebind()
+        assert tape.replay().item() == pytest.approx(3 * np.e)
+        parameter.to(dtype="float64")
+    with pytest.raises(rf.RfError, match="has another array than when it was recorded"):
+        tape.rebind()
+
+
+# -- TensorFlow: gradients need a recording, and an update gives a parameter another array
+
+
+class TfModel:
+    """A step like that of `Model` on rf parameters, part of it without gradients."""
+
+    def __init__(self) -> None:
+        self.batch, self.feature, self.out = rf.Dim(2, name="B"), rf.Dim(4, name="F"), rf.Dim(5, name="G")
+        self.time = rf.Dim(None, name="T", dyn_size_ext=rf.Tensor("lengths", [self.batch], "int32"))
+        self.backend = get_backend("tensorflow")
+        random = np.random.default_rng(1)
+        self.x = random.standard_normal((2, 3, 4)).astype("float32")
+        with use_backend("tensorflow"):
+            self.weight, self.bias = rf.Parameter([self.feature, self.out]), rf.Parameter([self.out])
+            self.weight.assign(random.standard_normal((4, 5)).astype("float32"))
+        self.parameters = [self.weight, self.bias]
+
+    def loss(self) -> rf.Tensor:
+        self.time.fill([3, 2], [self.batch])
+        x = rf.convert_to_tensor(self.x, dims=[self.batch, self.time, self.feature])
+        y = rf.tanh(rf.matmul(x, self.weight, reduce=self.feature) + self.bias)
+        with rf.stop_gradient_scope():
+            constant = rf.softmax(y * 2.0, axis=self.time)
+        return rf.reduce_sum(y * constant, axis=[self.batch, self.time, self.out])
+
+    def step(self, loss: Any) -> tuple[Any, list[Any]]:
+        """The loss, calculated by `loss()` in a recording, and its gradients."""
+        with use_backend("tensorflow"), self.backend.recording():
+            raw = loss()
+            raw = raw.raw_tensor if isinstance(raw, rf.Tensor) else raw
+            gradients = self.backend.gradient(raw, [p.raw_tensor for p in self.parameters])
+        return raw.numpy(), [g.numpy() for g in gradients if g is not None]
+
+    def record(self, parameters: Any) -> Tape:
+        with use_backend("tensorflow"), record(self.backend, parameters) as recording:
+            loss = self.loss()
+        return recording.tape(loss)
+
+
+@pytest.mark.needs("tensorflow")
+def test_tensorflow_replay_follows_the_parameters() -> None:
+    model = TfModel()
+    tape = model.record(model.parameters)
+    assert isinstance(tape, PythonTape)
+    before = model.step(tape.replay)
+    model.weight.assign(model.weight.numpy() * 0.5)
+    want = model.step(model.loss)
+    assert len(want[1]) == 2
+    assert want[0] != before[0]
+    tape.rebind()
+    for _ in range(2):
+        have = model.step(tape.replay)
+        np.testing.assert_array_equal(have[0], want[0])
+        np.testing.assert_array_equal(have[1][0], want[1][0])
+        np.testing.assert_array_equal(have[1][1], want[1][1])
+    with model.backend.recording():
+        ns = tape.time_kernels()
+        assert len(ns) == len(tape.calls) > 5
+        assert all(n > 0 for n in ns)
+
+
+@pytest.mark.needs("tensorflow")
+def test_tensorflow_replay_keeps_the_arrays_of_others() -> None:
+    model = TfModel()
+    tape = model.record([model.bias])
+    before = model.step(model.loss)
+    model.weight.assign(model.weight.numpy() * 0.5)
+    tape.rebind()
+    loss, gradients = model.step(tape.replay)
+    assert loss == before[0]
+    assert len(gradients) == 1  # of the weight that was recorded, nobody asks
+
+
+@pytest.mark.needs("tensorflow")
+def test_tensorflow_replay_without_gradients_where_the_step_had_none() -> None:
+    model = TfModel()
+    tape = model.record(model.parameters)
+    grads = {call.kernel: call.grad for call in tape.calls}
+    assert grads["tanh"] is True
+    assert {call.grad for call in tape.calls if "softmax" in call.kernel} == {False}
+    want, have = model.step(model.loss), model.step(tape.replay)
+    for w, h in zip(want[1], have[1], strict=True):
+        np.testing.assert_array_equal(h, w)
+
+    def replay() -> Any:
+        with model.backend.no_grad():  # whatever holds around it
+            raw = tape.replay()
+            assert not model.backend.is_grad_enabled()
+        return raw
+
+    inside = model.step(replay)
+    np.testing.assert_array_equal(inside[1][0], want[1][0])
+    assert model.backend.is_grad_enabled()
+
+
 def test_numpy_replay() -> None:
     backend = get_backend("numpy")
     a, b = rf.Dim(2, name="A"), rf.Dim(3, name="B")

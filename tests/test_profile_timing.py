@@ -63,6 +63,18 @@ def test_median_ignores_an_outlier() -> None:
     assert result.ns == {"f": 100}
 
 
+def test_slow_first_calls_do_not_count_in_the_length_of_a_round() -> None:
+    clock = Clock()
+    ns = iter([1_000_000, 1_000_000])
+
+    def function() -> None:
+        clock.now += next(ns, 10)
+
+    result = compare({"f": function}, rounds=1, round_ns=5000, clock=clock)
+    assert result.calls["f"] >= 500
+    assert result.ns == {"f": 10}
+
+
 def test_a_clock_that_stands_still_ends() -> None:
     assert compare({"f": lambda: None}, rounds=1, round_ns=1, clock=lambda: 0).ns == {"f": 0}
 
