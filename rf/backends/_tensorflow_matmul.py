@@ -16,6 +16,7 @@ from rf.backend import Raw
 from rf.backends._tensorflow_fast import OtherKernels, fast, ints, with_gradient
 
 _FLOATS = (tf.float32.as_datatype_enum, tf.float64.as_datatype_enum)
+_COMPLEX = (tf.complex64.as_datatype_enum, tf.complex128.as_datatype_enum)
 _SMALL = 1 << 19
 """Up to so many multiplications, starting oneDNN costs more than it wins; measured with 1 and 2 threads."""
 
@@ -39,7 +40,7 @@ class ProductKernels(OtherKernels):
 
     def contract(self, a: Raw, b: Raw, num_common: int, num_a: int, num_reduce: int, num_b: int) -> Raw:
         if num_reduce == 1 and num_b == 1 and (num_a == 1 or (num_a and not num_common)):
-            if self.dtype_of(a).startswith("complex"):
+            if self._number_of(a) in _COMPLEX:
                 return _NN.many(a, b)
             return with_gradient((a, b), self._product, self._product_backward)
         shape_a, shape_b = self.shape_of(a), self.shape_of(b)
@@ -56,8 +57,11 @@ class ProductKernels(OtherKernels):
     def _product(self, a: Raw, b: Raw) -> Raw:
         """(..., rows, in) x (..., in, out), or (..., in) x (in, out)."""
         shape_a, shape_b = self.shape_of(a), self.shape_of(b)
-        if len(shape_a) == len(shape_b) or self._is_small(a, math.prod(shape_a) * shape_b[-1]):
-            return self._choose(_NN, a, b, shape_a, shape_b[-1])
+        number = self._number_of(a)
+        if math.prod(shape_a) * shape_b[-1] <= _SMALL and self.host_only and number in _FLOATS:
+            return _NN.small(a, b, number)
+        if len(shape_a) == len(shape_b):
+            return (_NN.one if len(shape_a) == 2 else _NN.many)(a, b)
         # Of matrices of unequal number, oneDNN makes as many calls as there are.
         rows = _reshape(a, ints((math.prod(shape_a[:-1]), shape_a[-1])))
         return _reshape(_NN.one(rows, b), ints((*shape_a[:-1], shape_b[-1])))
@@ -77,12 +81,10 @@ class ProductKernels(OtherKernels):
         return _reshape(grad_a, ints(shape)), self._choose(_TN, a, g, (rows, num_in), num_out)
 
     def _choose(self, ops: _Ops, a: Raw, b: Raw, shape_a: tuple[int, ...], columns: int) -> Raw:
-        if self._is_small(a, math.prod(shape_a) * columns):
-            return ops.small(a, b, self._number_of(a))
+        number = self._number_of(a)
+        if math.prod(shape_a) * columns <= _SMALL and self.host_only and number in _FLOATS:
+            return ops.small(a, b, number)
         return (ops.one if len(shape_a) == 2 else ops.many)(a, b)
-
-    def _is_small(self, a: Raw, num_multiplications: int) -> bool:
-        return num_multiplications <= _SMALL and self.host_only and self._number_of(a) in _FLOATS
 
     def linear(self, x: Raw, weight: Raw, bias: Raw | None) -> Raw:
         if len(self.shape_of(x)) == 1:
