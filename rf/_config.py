@@ -138,7 +138,7 @@ BACKEND: Setting[str | None] = Setting(
     "backend",
     _parse_name,
     lambda: None,
-    "the name of a backend, such as torch, numpy or meta",
+    "the name of a backend, such as torch, numpy, meta or meta:torch",
     "backend that is selected at the start; which names exist, the backend registry knows",
 )
 CORE: Setting[str] = Setting(

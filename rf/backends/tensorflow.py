@@ -103,7 +103,9 @@ class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, ProductKernels, Gradi
         with on(device):
             return tf.identity(x)
 
-    synchronize = staticmethod(tf.test.experimental.sync_devices)
+    def synchronize(self) -> None:
+        if not self.host_only:
+            tf.test.experimental.sync_devices()
 
     def num_threads(self) -> int:
         # Fixed by the start of TensorFlow: by its configuration, else by this variable, else by the machine.
