@@ -161,7 +161,8 @@ Compare first (x != 0).
     ),
     "backend": (
         lambda w: rf.select_backend("jax"),
-        f"UserError: unknown backend 'jax'; choose one of: {', '.join(backend_names())}",
+        f"UserError: unknown backend 'jax'; choose one of: {', '.join(backend_names())}; "
+        "or meta:NAME, meta in place of NAME",
     ),
     "feature dim": (
         lambda w: Tensor("x", [w.B], "float32", feature_dim=w.F),
