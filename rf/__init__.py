@@ -14,6 +14,7 @@ from rf._dim import single_step_dim as single_step_dim
 from rf._errors import BackendError as BackendError
 from rf._errors import BackendMissingError as BackendMissingError
 from rf._errors import DimError as DimError
+from rf._errors import KernelMissingError as KernelMissingError
 from rf._errors import RfError as RfError
 from rf._errors import ShapeError as ShapeError
 from rf._errors import UserError as UserError
@@ -22,6 +23,7 @@ from rf.backend import get_raw_tensor_type as get_raw_tensor_type
 from rf.backend import get_selected_backend as get_selected_backend
 from rf.backend import is_backend_raw_tensor_dim_tag_independent as is_backend_raw_tensor_dim_tag_independent
 from rf.backend import is_executing_eagerly as is_executing_eagerly
+from rf.backend import register_backend as register_backend
 from rf.backend import select_backend as select_backend
 from rf.backend import select_backend_numpy as select_backend_numpy
 from rf.backend import select_backend_torch as select_backend_torch

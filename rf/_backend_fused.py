@@ -6,8 +6,9 @@ See `rf.backend`.
 
 from __future__ import annotations
 
-import abc
 from typing import TYPE_CHECKING, Any
+
+from rf._backend_primitive import primitive
 
 Raw = Any
 Shape = tuple[int, ...]
@@ -16,7 +17,7 @@ Pairs = tuple[tuple[int, int], ...]
 if TYPE_CHECKING:
     from typing import Any as _Primitives  # the class that they are mixed into has the rest
 else:
-    _Primitives = abc.ABC
+    _Primitives = object
 
 
 class FusedKernels(_Primitives):
@@ -34,13 +35,13 @@ class FusedKernels(_Primitives):
     def set_random_state(self, state: dict[str, bytes]) -> None:
         """Restore what `get_random_state` gave."""
 
-    @abc.abstractmethod
+    @primitive
     def random_uniform(self, shape: Shape, low: Any, high: Any, dtype: str, device: str | None) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def random_normal(self, shape: Shape, mean: float, stddev: float, dtype: str, device: str | None) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def random_truncated_normal(
         self, shape: Shape, mean: float, stddev: float, low: float, high: float, dtype: str, device: str | None
     ) -> Raw:
@@ -58,7 +59,7 @@ class FusedKernels(_Primitives):
     # -- convolution and pooling: (batch..., channels, space...), any number of batch axes, 1 to 3 spatial ones. A
     # length that gives no window gives an empty axis. `paddings`: (left, right) for each spatial axis.
 
-    @abc.abstractmethod
+    @primitive
     def conv(
         self,
         x: Raw,
@@ -71,7 +72,7 @@ class FusedKernels(_Primitives):
     ) -> Raw:
         """Cross-correlation of x, padded with 0, with the filter (out, channels / groups, size...)."""
 
-    @abc.abstractmethod
+    @primitive
     def transposed_conv(self, x: Raw, filter: Raw, bias: Raw | None, strides: Shape, edges: Pairs) -> Raw:
         """The linear map that is transposed to an unpadded `conv`, filter (channels, out, size...): (length - 1) *
         stride + size positions.
@@ -80,7 +81,7 @@ class FusedKernels(_Primitives):
         + bias.
         """
 
-    @abc.abstractmethod
+    @primitive
     def max_pool(
         self,
         x: Raw,
@@ -93,7 +94,7 @@ class FusedKernels(_Primitives):
         """(..., space...): the largest value in each window, of those where `mask` holds (as many axes as x, or None),
         0 if there are none."""
 
-    @abc.abstractmethod
+    @primitive
     def avg_pool(
         self,
         x: Raw,
@@ -108,7 +109,7 @@ class FusedKernels(_Primitives):
     # -- recurrence. Gates in the order input, forget, cell, output; weights (4 * out, in), (4 * out, out), bias (4 *
     # out).
 
-    @abc.abstractmethod
+    @primitive
     def lstm(
         self,
         x: Raw,
@@ -124,6 +125,7 @@ class FusedKernels(_Primitives):
         `lengths`: of all sequences, batch axes flattened. In the padding, whatever x holds there, y is 0 and the state
         stays.
         """
+        raise NotImplementedError
 
     def lstm_step(self, x: Raw, h: Raw, c: Raw, ff_weight: Raw, rec_weight: Raw, bias: Raw | None) -> tuple[Raw, Raw]:
         """One frame (batch..., in) -> h, c."""
@@ -143,7 +145,7 @@ class FusedKernels(_Primitives):
         labels = self.unsqueeze(targets, (n,))
         return self.neg(self.squeeze(self.gather(self.log_softmax(logits, n), labels, n), (n,)))
 
-    @abc.abstractmethod
+    @primitive
     def ctc_loss(
         self,
         logits: Raw,
@@ -164,7 +166,7 @@ class FusedKernels(_Primitives):
 
     # -- signals
 
-    @abc.abstractmethod
+    @primitive
     def stft(
         self, x: Raw, frame_step: int, frame_length: int, fft_length: int, window_length: int, window_offset: int
     ) -> Raw:

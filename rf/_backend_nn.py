@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from rf import dtypes
+
 Raw = Any
 Shape = tuple[int, ...]
 
@@ -88,6 +90,37 @@ class NeuralNetKernels(_Primitives):
         second = self.add(self.mul(odd, cos), self.mul(even, sin))
         return self.reshape(self.concat(first, second, axis + 1), shape)
 
+    # -- normalizing. `mask` is a bool array that broadcasts against x; values of x where it is False must not matter.
+
+    def masked_softmax(self, x: Raw, mask: Raw, axis: int) -> Raw:
+        """Softmax over the unmasked entries, exactly 0 at the others; rows without any are all 0."""
+        low = self._like(x, dtypes_lowest(self.dtype_of(x)))
+        return self.where(mask, self.softmax(self.where(mask, x, low), axis), self._like(x, 0))
+
+    def masked_log_softmax(self, x: Raw, mask: Raw, axis: int) -> Raw:
+        """Log softmax over the unmasked entries, -inf at the others."""
+        low = self._like(x, dtypes_lowest(self.dtype_of(x)))
+        return self.where(mask, self.log_softmax(self.where(mask, x, low), axis), self._like(x, -math.inf))
+
+    def layer_norm(self, x: Raw, scale: Raw | None, bias: Raw | None, num_axes: int, eps: float) -> Raw:
+        """Zero mean and unit (biased) variance over the last `num_axes` axes, then * scale + bias (shaped like these
+        axes)."""
+        n = len(self.shape_of(x))
+        axes = tuple(range(n - num_axes, n))
+        centered = self.sub(x, self.unsqueeze(self.mean(x, axes), axes))
+        variance = self.unsqueeze(self.mean(self.square(centered), axes), axes)
+        y = self.mul(centered, self.rsqrt(self.add(variance, self._like(x, eps))))
+        y = y if scale is None else self.mul(y, scale)
+        return y if bias is None else self.add(y, bias)
+
+    def rms_norm(self, x: Raw, scale: Raw | None, bias: Raw | None, num_axes: int, eps: float) -> Raw:
+        """x / sqrt(mean(x^2) + eps) over the last `num_axes` axes, then * scale + bias."""
+        n = len(self.shape_of(x))
+        axes = tuple(range(n - num_axes, n))
+        y = self.mul(x, self.rsqrt(self.add(self.unsqueeze(self.mean(self.square(x), axes), axes), self._like(x, eps))))
+        y = y if scale is None else self.mul(y, scale)
+        return y if bias is None else self.add(y, bias)
+
     # -- batch normalization
 
     def batch_norm_of_batch(
@@ -134,3 +167,10 @@ class NeuralNetKernels(_Primitives):
         """parameter + weight * (value - parameter), in place where the backend can; returns the array that holds it."""
         step = self.mul(self._like(parameter, weight), self.sub(value, parameter))
         return self.assign(parameter, self.add(parameter, step))
+
+
+def dtypes_lowest(dtype: str) -> float:
+    """The lowest finite value of a float dtype: what stands for "smaller than anything" where -inf would make NaN."""
+    if dtype == "bfloat16":
+        return -3.3895313892515355e38
+    return float(numpy.finfo(dtype).min) if dtypes.is_float_dtype(dtype) else int(numpy.iinfo(dtype).min)

@@ -6,7 +6,15 @@ through. Classes with a natural built-in relative derive from it as well: code t
 
 from __future__ import annotations
 
-__all__ = ["BackendError", "BackendMissingError", "DimError", "RfError", "ShapeError", "UserError"]
+__all__ = [
+    "BackendError",
+    "BackendMissingError",
+    "DimError",
+    "KernelMissingError",
+    "RfError",
+    "ShapeError",
+    "UserError",
+]
 
 
 class RfError(Exception):
@@ -35,3 +43,15 @@ class BackendError(RfError, RuntimeError):
 
 class BackendMissingError(BackendError):
     """A backend is known, but its framework cannot be loaded here."""
+
+
+class KernelMissingError(BackendError):
+    """A backend lacks a kernel that an op needs: it covers a part of the contract only."""
+
+    def __init__(self, backend: str, kernel: str) -> None:
+        super().__init__(
+            f"backend {backend} has no kernel {kernel!r}, which this op needs there. Convert the operands to a backend "
+            "that has it, rf.convert_backend(x, 'numpy'), or give the backend that kernel."
+        )
+        self.backend = backend
+        self.kernel = kernel

@@ -5,8 +5,10 @@ method here is called: operands already broadcast by position against each other
 otherwise. A method that the ops call through a plan is a *kernel*: tensor operands first, then static arguments, all
 positional.
 
-Primitives are abstract. Derived kernels have a default written in primitives, which a backend overrides where it has a
-fused one. Axes are non-negative ints; `axes` is a tuple of them in ascending order.
+Primitives have no default: a backend without one of them works, but raises KernelMissingError where an op needs it.
+Derived kernels have a default written in primitives, which a backend overrides where it has a fused one. Only what
+moves data between the host and the backend is abstract. Axes are non-negative ints; `axes` is a tuple of them in
+ascending order.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import contextlib
 import contextvars
 import importlib
 import importlib.util
+import inspect
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +27,10 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from rf import _config, _random, dtypes
+from rf import _config, _random
 from rf._backend_fused import FusedKernels
 from rf._backend_nn import NeuralNetKernels
+from rf._backend_primitive import Primitive, primitive
 from rf._errors import BackendError, BackendMissingError, UserError
 
 Raw = Any
@@ -66,12 +71,17 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         self.scalars: dict[Any, Raw] = {}
         self.masks: dict[Any, Raw] = {}
         """Masks that follow from sizes alone."""
-        self.index = len(_BACKENDS)
+        self.index = next(_indices)
         """A small number, for keys of caches."""
 
     def bind_kernel(self, name: str) -> Callable[..., Any]:
         """The function for kernel `name`."""
         return getattr(self, name)
+
+    def missing_kernels(self) -> tuple[str, ...]:
+        """Names of the primitives that this backend lacks; none where nothing is computed."""
+        lacks = (isinstance(inspect.getattr_static(self, name), Primitive) for name in PRIMITIVES)
+        return tuple(itertools.compress(PRIMITIVES, lacks)) if self.computes else ()
 
     def __repr__(self) -> str:
         return f"<rf backend {self.name}>"
@@ -128,10 +138,10 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
 
     # -- creation
 
-    @abc.abstractmethod
+    @primitive
     def full(self, shape: Shape, value: Any, dtype: str, device: str | None) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def arange(self, n: int, dtype: str, device: str | None) -> Raw:
         """0 .. n-1."""
 
@@ -141,39 +151,39 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
 
     # -- structure
 
-    @abc.abstractmethod
+    @primitive
     def cast(self, x: Raw, dtype: str) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def permute(self, x: Raw, perm: Shape) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def reshape(self, x: Raw, shape: Shape) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def unsqueeze(self, x: Raw, axes: Shape) -> Raw:
         """Insert axes of length 1 so that they end up at positions `axes` of the result."""
 
-    @abc.abstractmethod
+    @primitive
     def squeeze(self, x: Raw, axes: Shape) -> Raw:
         """Remove the length-1 axes `axes`."""
 
-    @abc.abstractmethod
+    @primitive
     def expand(self, x: Raw, shape: Shape) -> Raw:
         """Broadcast axes of length 1 to `shape` (same number of axes)."""
 
-    @abc.abstractmethod
+    @primitive
     def concat(self, *raws_then_axis: Any) -> Raw:
         """`concat(x, y, ..., axis)`."""
 
-    @abc.abstractmethod
+    @primitive
     def slice(self, x: Raw, axis: int, start: int, stop: int, step: int) -> Raw:
         """`x[start:stop:step]` along `axis`; 0 <= start <= stop, step >= 1."""
 
-    @abc.abstractmethod
+    @primitive
     def flip(self, x: Raw, axis: int) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def pad(self, x: Raw, paddings: tuple[tuple[int, int], ...], mode: str, value: Any) -> Raw:
         """Pad each axis by (left, right); mode "constant", "reflect", "replicate" or "circular"."""
 
@@ -218,14 +228,14 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         frames = (self.slice(x, axis, i, i + (num - 1) * step + 1, step) for i in range(size))
         return self.stack(*frames, len(self.shape_of(x)))
 
-    @abc.abstractmethod
+    @primitive
     def make_complex(self, real: Raw, imag: Raw) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def real_as_complex(self, x: Raw) -> Raw:
         """(..., 2) with real and imaginary part -> (...)."""
 
-    @abc.abstractmethod
+    @primitive
     def complex_as_real(self, x: Raw) -> Raw:
         """(...) -> (..., 2)."""
 
@@ -239,25 +249,25 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
 
     # -- elementwise: unary. Float functions get float operands.
 
-    neg: Callable[..., Raw]
-    abs: Callable[..., Raw]
-    exp: Callable[..., Raw]
-    log: Callable[..., Raw]
-    sqrt: Callable[..., Raw]
-    sin: Callable[..., Raw]
-    cos: Callable[..., Raw]
-    tanh: Callable[..., Raw]
-    ceil: Callable[..., Raw]
-    floor: Callable[..., Raw]
-    round: Callable[..., Raw]
-    expm1: Callable[..., Raw]
-    log1p: Callable[..., Raw]
-    erf: Callable[..., Raw]
-    sign: Callable[..., Raw]
-    logical_not: Callable[..., Raw]
-    is_finite: Callable[..., Raw]
-    is_infinite: Callable[..., Raw]
-    is_neg_infinite: Callable[..., Raw]
+    neg: Callable[..., Raw] = primitive()
+    abs: Callable[..., Raw] = primitive()
+    exp: Callable[..., Raw] = primitive()
+    log: Callable[..., Raw] = primitive()
+    sqrt: Callable[..., Raw] = primitive()
+    sin: Callable[..., Raw] = primitive()
+    cos: Callable[..., Raw] = primitive()
+    tanh: Callable[..., Raw] = primitive()
+    ceil: Callable[..., Raw] = primitive()
+    floor: Callable[..., Raw] = primitive()
+    round: Callable[..., Raw] = primitive()
+    expm1: Callable[..., Raw] = primitive()
+    log1p: Callable[..., Raw] = primitive()
+    erf: Callable[..., Raw] = primitive()
+    sign: Callable[..., Raw] = primitive()
+    logical_not: Callable[..., Raw] = primitive()
+    is_finite: Callable[..., Raw] = primitive()
+    is_infinite: Callable[..., Raw] = primitive()
+    is_neg_infinite: Callable[..., Raw] = primitive()
 
     def _like(self, x: Raw, value: Any) -> Raw:
         return self.scalar(value, self.dtype_of(x))
@@ -313,25 +323,25 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
 
     # -- elementwise: binary and compare
 
-    add: Callable[..., Raw]
-    sub: Callable[..., Raw]
-    mul: Callable[..., Raw]
-    truediv: Callable[..., Raw]
-    floordiv: Callable[..., Raw]
-    mod: Callable[..., Raw]
-    pow: Callable[..., Raw]
-    maximum: Callable[..., Raw]
-    minimum: Callable[..., Raw]
-    logical_and: Callable[..., Raw]
-    logical_or: Callable[..., Raw]
-    equal: Callable[..., Raw]
-    not_equal: Callable[..., Raw]
-    less: Callable[..., Raw]
-    less_equal: Callable[..., Raw]
-    greater: Callable[..., Raw]
-    greater_equal: Callable[..., Raw]
+    add: Callable[..., Raw] = primitive()
+    sub: Callable[..., Raw] = primitive()
+    mul: Callable[..., Raw] = primitive()
+    truediv: Callable[..., Raw] = primitive()
+    floordiv: Callable[..., Raw] = primitive()
+    mod: Callable[..., Raw] = primitive()
+    pow: Callable[..., Raw] = primitive()
+    maximum: Callable[..., Raw] = primitive()
+    minimum: Callable[..., Raw] = primitive()
+    logical_and: Callable[..., Raw] = primitive()
+    logical_or: Callable[..., Raw] = primitive()
+    equal: Callable[..., Raw] = primitive()
+    not_equal: Callable[..., Raw] = primitive()
+    less: Callable[..., Raw] = primitive()
+    less_equal: Callable[..., Raw] = primitive()
+    greater: Callable[..., Raw] = primitive()
+    greater_equal: Callable[..., Raw] = primitive()
 
-    @abc.abstractmethod
+    @primitive
     def where(self, condition: Raw, x: Raw, y: Raw) -> Raw: ...
 
     def fill_outside(self, x: Raw, mask: Raw, value: float) -> Raw:
@@ -346,47 +356,47 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         """(x - y)^2."""
         return self.square(self.sub(x, y))
 
-    @abc.abstractmethod
+    @primitive
     def logaddexp(self, x: Raw, y: Raw) -> Raw:
         """log(exp(x) + exp(y)), stable."""
 
     # -- reductions: the axes are removed. Over no elements, max is -inf and min inf (or the extreme integer).
 
-    @abc.abstractmethod
+    @primitive
     def sum(self, x: Raw, axes: Shape) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def max(self, x: Raw, axes: Shape) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def min(self, x: Raw, axes: Shape) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def any(self, x: Raw, axes: Shape) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def all(self, x: Raw, axes: Shape) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def argmax(self, x: Raw, axis: int) -> Raw:
         """Index (int32) of the first largest value."""
 
-    @abc.abstractmethod
+    @primitive
     def argmin(self, x: Raw, axis: int) -> Raw:
         """Index (int32) of the first smallest value."""
 
-    @abc.abstractmethod
+    @primitive
     def mean(self, x: Raw, axes: Shape) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def logsumexp(self, x: Raw, axes: Shape) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def cumsum(self, x: Raw, axis: int) -> Raw: ...
 
     # -- contraction
 
-    @abc.abstractmethod
+    @primitive
     def contract(self, a: Raw, b: Raw, num_common: int, num_a: int, num_reduce: int, num_b: int) -> Raw:
         """(common..., a..., reduce...) x (common..., reduce..., b...) -> (common..., a..., b...), summing over
         reduce."""
@@ -396,50 +406,21 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         y = self.contract(x, weight, 0, len(self.shape_of(x)) - 1, 1, 1)
         return y if bias is None else self.add(y, bias)
 
-    # -- normalizing. `mask` is a bool array that broadcasts against x; values of x where it is False must not matter.
+    # -- normalizing (more in `NeuralNetKernels`)
 
-    @abc.abstractmethod
+    @primitive
     def softmax(self, x: Raw, axis: int) -> Raw: ...
 
-    @abc.abstractmethod
+    @primitive
     def log_softmax(self, x: Raw, axis: int) -> Raw: ...
-
-    def masked_softmax(self, x: Raw, mask: Raw, axis: int) -> Raw:
-        """Softmax over the unmasked entries, exactly 0 at the others; rows without any are all 0."""
-        low = self._like(x, dtypes_lowest(self.dtype_of(x)))
-        return self.where(mask, self.softmax(self.where(mask, x, low), axis), self._like(x, 0))
-
-    def masked_log_softmax(self, x: Raw, mask: Raw, axis: int) -> Raw:
-        """Log softmax over the unmasked entries, -inf at the others."""
-        low = self._like(x, dtypes_lowest(self.dtype_of(x)))
-        return self.where(mask, self.log_softmax(self.where(mask, x, low), axis), self._like(x, -math.inf))
-
-    def layer_norm(self, x: Raw, scale: Raw | None, bias: Raw | None, num_axes: int, eps: float) -> Raw:
-        """Zero mean and unit (biased) variance over the last `num_axes` axes, then * scale + bias (shaped like these
-        axes)."""
-        n = len(self.shape_of(x))
-        axes = tuple(range(n - num_axes, n))
-        centered = self.sub(x, self.unsqueeze(self.mean(x, axes), axes))
-        variance = self.unsqueeze(self.mean(self.square(centered), axes), axes)
-        y = self.mul(centered, self.rsqrt(self.add(variance, self._like(x, eps))))
-        y = y if scale is None else self.mul(y, scale)
-        return y if bias is None else self.add(y, bias)
-
-    def rms_norm(self, x: Raw, scale: Raw | None, bias: Raw | None, num_axes: int, eps: float) -> Raw:
-        """x / sqrt(mean(x^2) + eps) over the last `num_axes` axes, then * scale + bias."""
-        n = len(self.shape_of(x))
-        axes = tuple(range(n - num_axes, n))
-        y = self.mul(x, self.rsqrt(self.add(self.unsqueeze(self.mean(self.square(x), axes), axes), self._like(x, eps))))
-        y = y if scale is None else self.mul(y, scale)
-        return y if bias is None else self.add(y, bias)
 
     # -- indexing
 
-    @abc.abstractmethod
+    @primitive
     def gather(self, source: Raw, indices: Raw, num_batch: int) -> Raw:
         """(batch..., axis, rest...) indexed by (batch..., index...) -> (batch..., index..., rest...)."""
 
-    @abc.abstractmethod
+    @primitive
     def scatter(
         self, x: Raw, indices: Raw, num_batch: int, num_index: int, size: int, mode: str, initial: float
     ) -> Raw:
@@ -448,9 +429,10 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         Mode "sum" adds, "max" and "min" compare, each starting from `initial`.
         """
 
-    @abc.abstractmethod
+    @primitive
     def sort(self, x: Raw, axis: int, descending: bool) -> tuple[Raw, Raw]:
         """(values, int32 indices), equal values in their original order; NaN counts as larger than anything."""
+        raise NotImplementedError
 
     def top_k(self, x: Raw, axis: int, k: int, in_order: bool) -> tuple[Raw, Raw]:
         """(values, int32 indices) of the k largest, largest first unless not `in_order`; the first ones of equal
@@ -515,11 +497,10 @@ class Backend(NeuralNetKernels, FusedKernels, abc.ABC):
         return [self.assign(parameter, value) for parameter, value in zip(parameters, values)]
 
 
-def dtypes_lowest(dtype: str) -> float:
-    """The lowest finite value of a float dtype: what stands for "smaller than anything" where -inf would make NaN."""
-    if dtype == "bfloat16":
-        return -3.3895313892515355e38
-    return float(numpy.finfo(dtype).min) if dtypes.is_float_dtype(dtype) else int(numpy.iinfo(dtype).min)
+PRIMITIVES = tuple(
+    name for cls in (Backend, FusedKernels) for name, value in vars(cls).items() if isinstance(value, Primitive)
+)
+"""Names of all kernels without a default."""
 
 
 def stft_window(length: int, offset: int, total: int) -> numpy.ndarray:
@@ -549,25 +530,36 @@ _KNOWN = {
     "tensorflow": _Known("rf.backends.tensorflow", "tensorflow", "pip install 'rf-eager[tensorflow]'", (2, 16)),
     "meta": _Known("rf.backends.meta", "numpy"),
 }
+_FACTORIES: dict[str, Callable[[], Backend]] = {}
+"""Backends of other packages."""
 _BACKENDS: dict[str, Backend] = {}
+_indices = itertools.count()
 _BY_RAW_TYPE: dict[type, Backend | None] = {}
 _selected: str | None = None
 _selected_here: contextvars.ContextVar[str | None] = contextvars.ContextVar("rf_backend", default=None)
 
 
+def register_backend(name: str, create: Callable[[], Backend]) -> None:
+    """Make a backend that rf does not bring along known under `name`, wherever rf takes the name of a backend.
+
+    :param name: a Python identifier, also the `name` of the backend.
+    :param create: makes the backend, without arguments (its class, say). Called at the first use, once.
+
+    Raises UserError when `name` is no identifier or stands for another backend. See docs/backends.md on how to write
+    one.
+    """
+    if not name.isidentifier():
+        raise UserError(f"register_backend: {name!r} is no Python identifier")
+    if not callable(create):
+        raise TypeError(f"register_backend: expected a function that makes the backend, got {create!r}")
+    if name in _KNOWN or _FACTORIES.get(name, create) is not create:
+        raise UserError(f"register_backend: there is a backend {name!r} already; choose another name")
+    _FACTORIES[name] = create
+
+
 def backend_names() -> tuple[str, ...]:
     """Names that `get_backend` and `select_backend` know, loadable here or not."""
-    return tuple(_KNOWN)
-
-
-def _parse_name(name: str, source: str = "") -> tuple[_Known, str]:
-    """What is known of the backend `name`, and whose place it takes ("" if it is no `meta:...`)."""
-    base, colon, other = name.partition(":")
-    if base not in _KNOWN or (colon and (base != "meta" or other == "meta" or other not in _KNOWN)):
-        raise UserError(
-            f"{source}unknown backend {name!r}; choose one of: {', '.join(_KNOWN)}; or meta:NAME, meta in place of NAME"
-        )
-    return _KNOWN[base], other
+    return (*_KNOWN, *_FACTORIES)
 
 
 def get_backend(name: str) -> Backend:
@@ -585,20 +577,11 @@ def get_backend(name: str) -> Backend:
     if backend is None:
         from rf import _core
 
-        (module, framework, install, oldest, _), other = _parse_name(name)
+        _check_name(name)
         if _core.SETTING_ERROR is not None:
             raise _core.SETTING_ERROR
-        try:
-            version = getattr(importlib.import_module(framework), "__version__", "")
-        except ImportError as exc:
-            raise BackendMissingError(
-                f"backend {name!r} needs {framework}, which cannot be imported ({exc}); {install}"
-            ) from exc
-        if oldest and tuple(int(n) for n in re.findall(r"\d+", version)[: len(oldest)]) < oldest:
-            wanted = ".".join(map(str, oldest))
-            raise BackendMissingError(f"backend {name!r} needs {framework} {wanted} or newer, not {version}; {install}")
-        create = importlib.import_module(module).create
-        backend = create(other, _KNOWN[other].has_gradients) if other else create()
+        backend = _FACTORIES[name]() if name in _FACTORIES else _create(name)
+        _check_new(name, backend)
         if name not in _BACKENDS:
             if _random.seed is not None:
                 backend.set_random_seed(_random.seed)
@@ -606,6 +589,53 @@ def get_backend(name: str) -> Backend:
             _BY_RAW_TYPE.clear()
         backend = _BACKENDS[name]
     return backend
+
+
+def _check_name(name: str, source: str = "") -> None:
+    base, colon, other = name.partition(":")
+    if name not in _FACTORIES and (
+        base not in _KNOWN or (colon and (base != "meta" or other == "meta" or other not in _KNOWN))
+    ):
+        raise UserError(
+            f"{source}unknown backend {name!r}; choose one of: {', '.join(backend_names())}; "
+            "or meta:NAME, meta in place of NAME"
+        )
+
+
+def _create(name: str) -> Backend:
+    """A backend of rf, if its framework is there and recent enough."""
+    base, _, other = name.partition(":")
+    module, framework, install, oldest, _ = _KNOWN[base]
+    try:
+        version = getattr(importlib.import_module(framework), "__version__", "")
+    except ImportError as exc:
+        raise BackendMissingError(
+            f"backend {name!r} needs {framework}, which cannot be imported ({exc}); {install}"
+        ) from exc
+    if oldest and tuple(int(n) for n in re.findall(r"\d+", version)[: len(oldest)]) < oldest:
+        wanted = ".".join(map(str, oldest))
+        raise BackendMissingError(f"backend {name!r} needs {framework} {wanted} or newer, not {version}; {install}")
+    create = importlib.import_module(module).create
+    return create(other, _KNOWN[other].has_gradients) if other else create()
+
+
+def _check_new(name: str, backend: Any) -> None:
+    """What a factory made must be a backend of that name, whose arrays no other backend takes for its own."""
+    if not isinstance(backend, Backend) or backend.name != name:
+        raise BackendError(
+            f"backend {name!r}: its factory made {backend!r}, which is no rf.backend.Backend of that name"
+        )
+    if not backend.raw_types:
+        raise BackendError(f"backend {name!r} names no type of raw arrays (raw_types), by which rf knows its arrays")
+    for other in _BACKENDS.values():
+        for cls in backend.raw_types:
+            if other.name != name and (
+                issubclass(cls, other.raw_types) or any(issubclass(t, cls) for t in other.raw_types)
+            ):
+                raise BackendError(
+                    f"backend {name!r}: arrays of type {cls.__name__} are those of backend {other.name!r}; "
+                    "wrap them in a class of your own"
+                )
 
 
 def loaded_backends() -> tuple[Backend, ...]:
@@ -646,7 +676,7 @@ def selected_backend_name() -> str:
         if name is None:
             name = "torch" if importlib.util.find_spec("torch") is not None else "numpy"
         else:
-            _parse_name(name, "RF_BACKEND: ")
+            _check_name(name, "RF_BACKEND: ")
         _selected = name
     return name
 

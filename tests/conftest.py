@@ -10,6 +10,7 @@ Without it the test is skipped with the reason. In CI (CI=true), where set-up in
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import random
@@ -168,6 +169,21 @@ def _fixed_seeds_and_threads() -> Iterator[None]:
         if torch.get_num_threads() != 1:
             torch.set_num_threads(1)
     yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--backend-module",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="module that registers a backend (rf.register_backend): tests/conformance has cases for it, too",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for module in config.getoption("--backend-module"):
+        importlib.import_module(module)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

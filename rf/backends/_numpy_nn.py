@@ -11,7 +11,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from rf import _random
-from rf.backend import Raw, Shape, dtypes_lowest, stft_window
+from rf._backend_nn import dtypes_lowest
+from rf.backend import Raw, Shape, stft_window
 
 Pairs = tuple[tuple[int, int], ...]
 

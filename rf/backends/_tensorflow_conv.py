@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 
-from rf.backend import Raw, Shape, dtypes_lowest
+from rf._backend_nn import dtypes_lowest
+from rf.backend import Raw, Shape
 from rf.backends._tensorflow_fast import OtherKernels, fast, ints
 
 Pairs = tuple[tuple[int, int], ...]

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from rf._backend_nn import dtypes_lowest
 from rf._errors import RfError
-from rf.backend import Raw, Shape, dtypes_lowest, stft_window
+from rf.backend import Raw, Shape, stft_window
 
 Pairs = tuple[tuple[int, int], ...]
 

@@ -180,10 +180,11 @@ def _cache_dir() -> Finding:
     return Finding("cache", True, f"{path}" + ("" if path.exists() else " (will be made)"))
 
 
+_BACKENDS = backend_names()  # those of rf: what other packages register, they can examine better
 _CHECKS: dict[str, Callable[[], Finding]] = {
     "core=native": _native_core,
     "core=python": _python_core,
-    **{name: _backend(name) for name in backend_names()},
+    **{name: _backend(name) for name in _BACKENDS},
     "torch-native": _torch_native,
     "cuda": _cuda,
     "soundfile": _package("soundfile", "audio"),
@@ -224,7 +225,7 @@ def _print_report(findings: dict[str, Finding]) -> None:
     line("core", core, None, findings["core=native"].text)
     native = findings["torch-native"]
     line("torch path", "native" if native.ok else "python", None, native.text)
-    for name in backend_names():
+    for name in _BACKENDS:
         line("backend", name, findings[name].ok, findings[name].text)
     for name in ("cuda", "soundfile", "py-spy", "cache"):
         line("also", name, findings[name].ok, findings[name].text)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from rf import dtypes
+from rf._backend_nn import dtypes_lowest
 from rf._core import Op, Tensor
 from rf._dim import Dim, as_dims
 from rf._errors import DimError, RfError
 from rf._plan import Plan, PlanBuilder
-from rf.backend import dtypes_lowest
 from rf.ops.create import ones_like
 from rf.ops.elementwise import cast, log, maximum
 from rf.ops.shape import split_dims

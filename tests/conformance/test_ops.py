@@ -5,20 +5,19 @@ from __future__ import annotations
 from conformance import checks
 from conformance.cases import WITH_GRADIENTS, cases
 from conformance.sample import Sample
-from conformance.samples import SAMPLES
 
 
-@cases("result", SAMPLES)
+@cases("result")
 def test_result(backend: str, sample: Sample) -> None:
     checks.check_result(backend, sample)
 
 
-@cases("order", SAMPLES, where=lambda s: s.order)
+@cases("order", where=lambda s: s.order)
 def test_order(backend: str, sample: Sample) -> None:
     if not (backend == "meta" and sample.needs_values):
         checks.check_order(backend, sample)
 
 
-@cases("gradient", SAMPLES, where=lambda s: s.grad, backends=WITH_GRADIENTS)
+@cases("gradient", where=lambda s: s.grad, backends=WITH_GRADIENTS)
 def test_gradient(backend: str, sample: Sample) -> None:
     checks.check_gradient(backend, sample)
