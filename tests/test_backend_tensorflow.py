@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,13 +38,14 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 # -- loading
 
 
-def test_missing() -> None:
+@pytest.mark.parametrize("name", ["tensorflow", "torch"])
+def test_missing(name: str) -> None:
     result = python(
-        "import sys\nsys.modules['tensorflow'] = None\nimport rf\nrf.select_backend('numpy')\n"
-        "try: rf.select_backend('tensorflow')\nexcept rf.BackendMissingError as exc: print(exc)"
+        f"import sys\nsys.modules[{name!r}] = None\nimport rf\nrf.select_backend('numpy')\n"
+        f"try: rf.select_backend({name!r})\nexcept rf.BackendMissingError as exc: print(exc)"
     )
-    assert "'tensorflow' needs tensorflow" in result.stdout, result.stderr
-    assert "pip install 'rf-eager[tensorflow]'" in result.stdout
+    assert f"'{name}' needs {name}, which cannot be imported" in result.stdout, result.stderr
+    assert f"pip install 'rf-eager[{name}]'" in result.stdout
 
 
 def test_too_old() -> None:
@@ -64,22 +67,80 @@ def test_works_without_torch() -> None:
 
 
 @needs_tensorflow
-@pytest.mark.parametrize(
-    "order", [("rf", "torch", "tensorflow"), ("tensorflow", "rf", "torch"), ("torch", "tensorflow", "rf")]
-)
+@pytest.mark.parametrize("order", list(itertools.permutations(("rf", "torch", "tensorflow"))), ids="-".join)
 def test_imports_in_any_order(order: tuple[str, ...]) -> None:
+    """Importing rf imports no framework, and nothing of TensorFlow is set up before its backend is used first."""
     names = [name for name in order if name != "torch" or importlib.util.find_spec("torch") is not None]
-    code = "\n".join(f"import {name}" for name in names)
-    for name in ("tensorflow", "torch"):
-        if name in names:
-            code += f"\nwith rf.use_backend({name!r}): print((rf.convert_to_tensor([1.0, 2.0]) + 1.0).numpy())"
+    code = "import sys\n"
+    for i, name in enumerate(names):
+        code += f"import {name}\n"
+        if name == "rf":
+            code += f"assert not {set(names[i + 1 :])} & sys.modules.keys()\n"
+    code += "import rf.backends.tensorflow\n"
+    # What TensorFlow forbids from then on.
+    code += "set_threads = tensorflow.config.threading.set_intra_op_parallelism_threads\nset_threads(1)\n"
+    for name in sorted(set(names) - {"rf"}):
+        code += f"with rf.use_backend({name!r}): print((rf.convert_to_tensor([1.0, 2.0]) + 1.0).numpy())\n"
+    code += "try: set_threads(2)\nexcept RuntimeError: print('set up')"
     result = python(code)
-    assert result.stdout == "[2. 3.]\n" * (len(names) - 1), result.stderr
+    assert result.stdout == "[2. 3.]\n" * (len(names) - 1) + "set up\n", result.stderr
 
 
-def test_import_rf_loads_no_tensorflow() -> None:
-    result = python("import sys, rf\nprint('tensorflow' in sys.modules)")
-    assert result.stdout == "False\n", result.stderr
+class Config:
+    """`tf.config` of a machine with two GPUs, on which the program has said `growth` and `limits` so far."""
+
+    def __init__(
+        self, growth: Sequence[bool | None] = (None, None), limits: Sequence[Any] = (None, None), started: bool = False
+    ) -> None:
+        self.experimental = self
+        self.growth, self.limits, self.started, self.visible = list(growth), limits, started, [0, 1]
+
+    def get_visible_devices(self, kind: str) -> list[int]:
+        assert kind == "GPU"
+        return self.visible
+
+    def get_memory_growth(self, gpu: int) -> bool | None:
+        return self.growth[gpu]
+
+    def get_logical_device_configuration(self, gpu: int) -> Any:
+        return self.limits[gpu]
+
+    def set_memory_growth(self, gpu: int, enable: bool) -> None:
+        if self.limits[gpu]:
+            raise ValueError("virtual devices are configured")
+        if self.started:
+            raise RuntimeError("cannot be modified after being initialized")
+        self.growth[gpu] = enable
+
+
+@needs_tensorflow
+def test_memory_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rf.backends.tensorflow import share_gpus
+
+    monkeypatch.delenv("TF_FORCE_GPU_ALLOW_GROWTH", raising=False)
+    for config, growth in (
+        (Config(), [True, True]),
+        (Config(growth=(False, False)), [False, False]),
+        (Config(growth=(None, True)), [None, True]),
+        (Config(limits=(None, ["at most 1 GB"])), [None, None]),
+        (Config(started=True), [None, None]),
+    ):
+        assert share_gpus(config) and config.growth == growth
+    hidden = Config()
+    hidden.visible = []
+    assert not share_gpus(hidden) and hidden.growth == [None, None]
+    monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", "false")
+    config = Config()
+    assert share_gpus(config) and config.growth == [None, None]
+
+
+@needs_tensorflow
+def test_what_is_asked_of_its_settings_exists() -> None:
+    import tensorflow as tf
+
+    from rf.backends.tensorflow import share_gpus
+
+    assert share_gpus(tf.config) == bool(tf.config.get_visible_devices("GPU"))
 
 
 @needs_tensorflow

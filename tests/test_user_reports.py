@@ -20,12 +20,22 @@ from hypothesis import strategies as st
 import rf
 from rf import Dim, Tensor
 
-COMPUTING = ["numpy", pytest.param("torch", marks=pytest.mark.needs("torch"))]
+WITH_GRADIENTS = [
+    pytest.param("torch", marks=pytest.mark.needs("torch")),
+    pytest.param("tensorflow", marks=pytest.mark.needs("tensorflow")),
+]
+COMPUTING = ["numpy", *WITH_GRADIENTS]
 
 
 @pytest.fixture(params=COMPUTING)
 def backend(request: pytest.FixtureRequest) -> Any:
-    with rf.use_backend(request.param):
+    with rf.use_backend(request.param) as backend, backend.recording():
+        yield request.param
+
+
+@pytest.fixture(params=WITH_GRADIENTS)
+def backend_with_gradients(request: pytest.FixtureRequest) -> Any:
+    with rf.use_backend(request.param) as backend, backend.recording():
         yield request.param
 
 
@@ -208,7 +218,7 @@ def test_07_no_keys_give_zeros_and_finite_gradients(backend: str, keys: tuple[in
     s = Dim(None, name="S").fill(keys, [b])
     d = Dim(3, name="d")
     q, k = tensor(frames([4, 2], 3), b, t, d), tensor(frames([3, 3], 3)[:, : max(keys)], b, s, d)
-    if backend == "torch":
+    if rf.get_backend(backend).has_gradients:
         for x in (q, k):
             rf.set_requires_gradient(x)
     y = rf.dot_attention(q, k, k, key_dim=d, axis=s)
@@ -216,24 +226,22 @@ def test_07_no_keys_give_zeros_and_finite_gradients(backend: str, keys: tuple[in
     assert np.isfinite(values).all()
     for i, n in enumerate(keys):
         assert n or (values[i] == 0).all()
-    if backend == "torch":
+    if rf.get_backend(backend).has_gradients:
         for grad in rf.gradient(rf.reduce_sum(y, axis=y.dims), [q, k]):
             assert np.isfinite(grad.numpy()).all()
 
 
-@pytest.mark.needs("torch")
-def test_08_softmax_of_a_masked_row_has_finite_gradients() -> None:
-    with rf.use_backend("torch"):
-        b, t = batch(3, 0)
-        q = Dim(None, name="Q").fill([2, 0], [b])
-        energy = tensor(np.full((2, 2, 3), np.nan), b, q, t)
-        energy = rf.where(rf.sequence_mask([t]), 1.0, energy)
-        energy = rf.where(rf.sequence_mask([q]), energy, np.nan)
-        rf.set_requires_gradient(energy)
-        weights = rf.softmax(energy.copy_masked(0.0), axis=t)
-        loss = rf.reduce_sum(rf.reduce_sum(rf.square(weights), axis=t), axis=[q, b])
-        assert np.isfinite(loss.item())
-        assert np.isfinite(rf.gradient(loss, energy).numpy()).all()
+def test_08_softmax_of_a_masked_row_has_finite_gradients(backend_with_gradients: str) -> None:
+    b, t = batch(3, 0)
+    q = Dim(None, name="Q").fill([2, 0], [b])
+    energy = tensor(np.full((2, 2, 3), np.nan), b, q, t)
+    energy = rf.where(rf.sequence_mask([t]), 1.0, energy)
+    energy = rf.where(rf.sequence_mask([q]), energy, np.nan)
+    rf.set_requires_gradient(energy)
+    weights = rf.softmax(energy.copy_masked(0.0), axis=t)
+    loss = rf.reduce_sum(rf.reduce_sum(rf.square(weights), axis=t), axis=[q, b])
+    assert np.isfinite(loss.item())
+    assert np.isfinite(rf.gradient(loss, energy).numpy()).all()
 
 
 # -- 12: reversing
@@ -292,14 +300,14 @@ def test_14_ctc_with_empty_and_with_too_long_targets(backend: str) -> None:
     c = Dim(5, name="C")
     logits = tensor(frames([4, 4, 2], 5), b, t, c)
     targets = tensor(np.array([[0, 0, 0], [1, 2, 0], [1, 2, 3]], dtype="int32"), b, u, sparse_dim=c)
-    if backend == "torch":
+    if rf.get_backend(backend).has_gradients:
         rf.set_requires_gradient(logits)
     loss = rf.ctc_loss(logits=logits, targets=targets, input_spatial_dim=t, targets_spatial_dim=u, blank_index=4)
     log_prob = rf.log_softmax(logits, axis=c).copy_transpose([b, t, c]).numpy()
     values = loss.numpy()
     close(values[0], -log_prob[0, :, 4].sum())
     assert np.isfinite(values[1]) and (np.isinf(values[2]) or np.isfinite(values[2]))
-    if backend == "torch":
+    if rf.get_backend(backend).has_gradients:
         possible = rf.where(rf.is_finite(loss), loss, 0.0)
         assert np.isfinite(rf.gradient(rf.reduce_sum(possible, axis=b), logits).numpy()).all()
 
@@ -327,7 +335,12 @@ def test_15_label_smoothing_does_not_count_padding(backend: str) -> None:
     ("values", "largest", "smallest"),
     [([-1.0, -0.0, 1e-45], 2, 0), ([0.0, -0.0, 0.0], 0, 0), ([3.0, 3.0, 1.0, 1.0], 0, 2), ([-np.inf, -np.inf], 0, 0)],
 )
-def test_16_the_first_of_equal_values(backend: str, values: list[float], largest: int, smallest: int) -> None:
+def test_16_the_first_of_equal_values(
+    backend: str, values: list[float], largest: int, smallest: int, request: pytest.FixtureRequest
+) -> None:
+    if backend == "tensorflow" and 1e-45 in values:
+        reason = "TensorFlow's kernels on the CPU take numbers below the smallest normal one (1.2e-38) for 0"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     f = Dim(len(values), name="F")
     x = tensor(values, f)
     assert rf.reduce_argmax(x, axis=f).item() == largest and rf.reduce_argmin(x, axis=f).item() == smallest
@@ -435,17 +448,37 @@ def test_floor_division_and_modulo_of_negative_numbers(backend: str) -> None:
         assert (x // y).numpy().tolist() == [3, -4, -4, 3] and (x % y).numpy().tolist() == [1, 1, -1, -1]
 
 
-@pytest.mark.needs("torch")
-def test_gradient_of_where_stops_at_the_side_not_taken() -> None:
+def test_gradient_of_where_stops_at_the_side_not_taken(backend_with_gradients: str) -> None:
     """pytorch 68425: the gradient is of the side that is taken. One that is NaN by itself needs a where before it,
     too."""
-    with rf.use_backend("torch"):
-        f = Dim(3, name="F")
-        x = tensor([0.0, 4.0, 9.0], f)
-        rf.set_requires_gradient(x)
-        safe = rf.where(x > 0, x, 1.0)
-        y = rf.reduce_sum(rf.where(x > 0, rf.sqrt(safe), 0.0), axis=f)
-        close(rf.gradient(y, x), [0.0, 1 / 4, 1 / 6])
+    f = Dim(3, name="F")
+    x = tensor([0.0, 4.0, 9.0], f)
+    rf.set_requires_gradient(x)
+    safe = rf.where(x > 0, x, 1.0)
+    y = rf.reduce_sum(rf.where(x > 0, rf.sqrt(safe), 0.0), axis=f)
+    close(rf.gradient(y, x), [0.0, 1 / 4, 1 / 6])
+
+
+def test_an_index_out_of_range_is_an_error(backend: str) -> None:
+    """keras 18984: some frameworks take the last entry, or zeros, instead. A request for that is `clip_to_valid`."""
+    f, g = Dim(3, name="F"), Dim(2, name="G")
+    x, indices = tensor([1.0, 2.0, 3.0], f), tensor(np.array([0, 3], dtype="int32"), g)
+    with pytest.raises(Exception, match=r"out of (bounds|range)|is not in \[0, 3\)"):  # that of the framework
+        rf.gather(x, indices=indices, axis=f)
+    assert rf.gather(x, indices=indices, axis=f, clip_to_valid=True).numpy().tolist() == [1.0, 3.0]
+
+
+def test_layer_norm_of_a_constant(backend_with_gradients: str) -> None:
+    """pytorch 104857: what eps is added to, seen where the variance is 0, in value and gradient."""
+    f = Dim(4, name="F")
+    x = tensor(np.full(4, 3.0), f)
+    rf.set_requires_gradient(x)
+    norm = rf.LayerNorm(f, eps=1e-4)
+    y = norm(x)
+    close(y, np.zeros(4))
+    weights = np.array([1.0, 0.0, 0.0, 0.0])
+    grad = rf.gradient(rf.reduce_sum(y * tensor(weights, f), axis=f), x)
+    close(grad, (weights - 0.25) / np.sqrt(1e-4))
 
 
 def test_mask_is_true_on_frames(backend: str) -> None:
@@ -462,27 +495,26 @@ def test_frames_of_a_centered_stft(backend: str) -> None:
     assert frames_dim.get_sizes().values.tolist() == [4, 1, 0, 0]
 
 
-def test_default_dtype_does_not_leak_from_numpy() -> None:
+def test_default_dtype_does_not_leak_from_numpy(backend: str) -> None:
     """NumPy's default float64 must not get into models."""
-    with rf.use_backend("numpy"):
-        f = Dim(3, name="F")
-        x = tensor([1.0, 2.0, 3.0], f)
-        results: list[Callable[[], Tensor]] = [
-            lambda: x * 0.5,
-            lambda: x / 3,
-            lambda: x**2,
-            lambda: rf.erf(x),
-            lambda: rf.gelu(x),
-            lambda: rf.reduce_mean(x, axis=f),
-            lambda: rf.reduce_logsumexp(x, axis=f),
-            lambda: rf.softmax(x, axis=f),
-            lambda: rf.cumsum(x, spatial_dim=f),
-            lambda: rf.LayerNorm(f)(x),
-            lambda: rf.convert_to_tensor(0.1),
-            lambda: rf.ones([f]),
-            lambda: rf.random_uniform([f]),
-            lambda: rf.linspace_over_dim(f),
-        ]
-        for call in results:
-            y = call()
-            assert y.dtype == "float32" and y.raw_tensor.dtype == np.float32
+    f = Dim(3, name="F")
+    x = tensor([1.0, 2.0, 3.0], f)
+    results: list[Callable[[], Tensor]] = [
+        lambda: x * 0.5,
+        lambda: x / 3,
+        lambda: x**2,
+        lambda: rf.erf(x),
+        lambda: rf.gelu(x),
+        lambda: rf.reduce_mean(x, axis=f),
+        lambda: rf.reduce_logsumexp(x, axis=f),
+        lambda: rf.softmax(x, axis=f),
+        lambda: rf.cumsum(x, spatial_dim=f),
+        lambda: rf.LayerNorm(f)(x),
+        lambda: rf.convert_to_tensor(0.1),
+        lambda: rf.ones([f]),
+        lambda: rf.random_uniform([f]),
+        lambda: rf.linspace_over_dim(f),
+    ]
+    for call in results:
+        y = call()
+        assert y.dtype == "float32" and y.numpy().dtype == np.float32

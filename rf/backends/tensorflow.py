@@ -372,10 +372,25 @@ class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, ProductKernels, Gradi
         return _transpose(y, ints(tuple(perm.index(i) for i in range(rank))))
 
 
+def share_gpus(config: Any) -> bool:
+    """Have TensorFlow take GPU memory as it needs it, instead of nearly all at once; whether there are visible GPUs.
+
+    Nothing is changed where the program, or the environment, has said anything about the memory of one of them: growth
+    or not, or a limit; TensorFlow wants all of them to be alike.
+
+    :param config: `tf.config`.
+    """
+    gpus = config.get_visible_devices("GPU")
+    get_growth, set_growth = config.experimental.get_memory_growth, config.experimental.set_memory_growth
+    said = any(get_growth(gpu) is not None or config.get_logical_device_configuration(gpu) for gpu in gpus)
+    if not said and "TF_FORCE_GPU_ALLOW_GROWTH" not in os.environ:
+        with contextlib.suppress(RuntimeError):  # too late: the program has begun to use the GPUs, in its own way
+            for gpu in gpus:
+                set_growth(gpu, True)
+    return bool(gpus)
+
+
 def create() -> Backend:
-    """The TensorFlow backend. GPU memory is taken as it is needed, unless TensorFlow is in use and set up already."""
-    gpus = tf.config.list_physical_devices("GPU")
-    with contextlib.suppress(RuntimeError):  # too late: the program has begun to use the GPUs, in its own way
-        for gpu in gpus:
-            tf.config.experimental.set_memory_growth(gpu, True)
+    """The TensorFlow backend. Its runtime is set up here, not at the import."""
+    gpus = share_gpus(tf.config)
     return TensorFlowBackend(_tensorflow_fast.start(), host_only=not gpus)
