@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -189,3 +190,14 @@ def test_factory_of_something_else(registry: None) -> None:
 def test_transfer_is_abstract() -> None:
     with pytest.raises(TypeError, match="abstract methods? '?dtype_of'?, '?from_numpy'?, '?shape_of'?, '?to_numpy'?"):
         type("Nothing", (Backend,), {"name": "nothing"})()
+
+
+# -- docs/backends.md
+
+
+def test_code_of_the_guide(registry: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """The smallest backend runs, and prints what its comments say."""
+    text = (TESTS.parent / "docs" / "backends.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(code, "docs/backends.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == re.findall(r"print\(.*\)  # (.*)", code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from pathlib import Path
 
 import conformance.test_masking
@@ -90,13 +91,9 @@ def kernel_lists() -> str:
         if cls.__module__.startswith("rf.") and inspect.isfunction(value) and not name.startswith("_")
     ]
     derived = [name for name in dict.fromkeys(derived) if name not in SERVICES.split()]
-    return "\n".join(
-        [
-            f"Primitives ({len(PRIMITIVES)}): {', '.join(f'`{n}`' for n in PRIMITIVES)}.",
-            "",
-            f"With a default ({len(derived)}): {', '.join(f'`{n}`' for n in derived)}.",
-        ]
-    )
+    lists = {"Primitives": PRIMITIVES, "With a default": derived}
+    texts = (f"{what} ({len(names)}): {', '.join(f'`{name}`' for name in names)}." for what, names in lists.items())
+    return "\n\n".join(textwrap.fill(text, 120) for text in texts)
 
 
 def page(text: str) -> str:
