@@ -61,17 +61,20 @@ class NeuralNetKernels(_Primitives):
         :param content: (..., query, key).
         :param position: (..., query, relative position), for the relative positions -(n_query - 1) .. n_key - 1.
 
-        By padding and reshaping, without an index array: Dai et al. 2019, arXiv:1901.02860, appendix B.
+        By reshaping, without an index array, as in Dai et al. 2019, arXiv:1901.02860, appendix B: with the rows one
+        after the other, what is wanted of a row begins n_pos - 1 after what is wanted of the row before.
         """
         *lead, n_query, n_key = self.shape_of(content)
         if n_query == 0 or n_key == 0:
             return content
         *pos_lead, _, n_pos = self.shape_of(position)
-        axis = len(pos_lead)
-        x = self.pad(position, ((0, 0),) * (axis + 1) + ((1, 0),), "constant", 0)
-        x = self.reshape(x, (*pos_lead, n_pos + 1, n_query))
-        x = self.reshape(self.slice(x, axis, 1, n_pos + 1, 1), (*pos_lead, n_query, n_pos))
-        return self.scale(self.add(content, self.slice(x, axis + 1, 0, n_key, 1)), factor)
+        if n_query > 1:
+            axis = len(pos_lead)
+            x = self.reshape(position, (*pos_lead, n_query * n_pos))
+            x = self.slice(x, axis, n_query - 1, n_query * n_pos - 1, 1)
+            x = self.reshape(x, (*pos_lead, n_query, n_pos - 1))
+            position = self.slice(x, axis + 1, 0, n_key, 1)
+        return self.scale(self.add(content, position), factor)
 
     def rope(self, x: Raw, encoding: Raw) -> Raw:
         """Rotate the pairs of neighbors (2i, 2i+1) along the last axis by angles of which `encoding` holds sines, then

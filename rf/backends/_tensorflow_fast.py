@@ -25,6 +25,7 @@ try:
     from tensorflow.python import pywrap_tfe as _tfe  # pyright: ignore[reportMissingImports]
     from tensorflow.python.eager import context as _context  # pyright: ignore[reportMissingImports]
     from tensorflow.python.eager import core as _core  # pyright: ignore[reportMissingImports]
+    from tensorflow.python.eager import tape as _tape  # pyright: ignore[reportMissingImports]
     from tensorflow.python.framework import op_def_registry as _registry  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
 
     _execute: Any = _tfe.TFE_Py_FastPathExecute
@@ -35,6 +36,7 @@ try:
     _is_stopped: Any = _tfe.TFE_Py_TapeSetIsStopped
     _stop: Any = _tfe.TFE_Py_TapeSetStopOnThread
     _restart: Any = _tfe.TFE_Py_TapeSetRestartOnThread
+    _watch: Any = _tape.watch
     _failed: Any = _core._NotOkStatusException
     _no_fast_path: Any = _core._FallbackException
     _as_error: Any = _core._status_to_exception
@@ -136,8 +138,10 @@ def _raw_op(op: str, attr_names: Sequence[str], attrs: dict[str, Any]) -> Kernel
 
 
 _INT32 = tf.int32.as_datatype_enum
+_COMPLEX = frozenset({tf.complex64.as_datatype_enum, tf.complex128.as_datatype_enum})
 _EagerTensor: Any = None
 _ints: dict[Any, Raw] = {}
+_scalars: dict[tuple[Any, int], Raw] = {}
 
 
 def start() -> type:
@@ -173,6 +177,18 @@ def ints(values: int | tuple[int, ...] | tuple[tuple[int, int], ...]) -> Raw:
     return raw
 
 
+def like(x: Raw, value: Any) -> Raw:
+    """A scalar on the host, of the dtype of `x`. Kept."""
+    number = x._datatype_enum() if type(x) is _EagerTensor else x.dtype.as_datatype_enum
+    raw = _scalars.get((value, number))
+    if raw is None:
+        if len(_scalars) > 10_000:
+            _scalars.clear()
+        numpy_dtype = tf.as_dtype(number).as_numpy_dtype
+        raw = _scalars[value, number] = array(np.array(np.asarray(value), dtype=numpy_dtype), number)
+    return raw
+
+
 # -- gradients
 
 
@@ -189,10 +205,75 @@ def with_gradient(inputs: Sequence[Raw], forward: Kernel, backward: Backward) ->
         return function(*inputs)
     if _no_tape():
         return forward(*inputs)
-    with stop_recording():
+    _stop()
+    try:
         y = forward(*inputs)
+    finally:
+        _restart()
     _record("rf", [y], list(inputs), lambda g: backward(*inputs, y, g), None)
     return y
+
+
+Needed = Sequence[bool]
+OwnBackward = Callable[[tuple[Any, ...], Needed, Raw, Raw], Sequence[Raw | None]]
+
+
+def followed(inputs: Sequence[Raw]) -> list[bool] | None:
+    """Which of the inputs an active tape follows; None where no gradient of our own is to be recorded: nothing is
+    followed, or the inputs are not all eager tensors of real numbers."""
+    if not FAST or _no_tape():
+        return None
+    needed = []
+    for x in inputs:
+        if type(x) is not _EagerTensor or x._datatype_enum() in _COMPLEX:
+            return None
+        needed.append(_is_recorded([x]))
+    return needed if True in needed else None
+
+
+def record(call: Callable[[], Any], inputs: Sequence[Raw], *backwards: Callable[..., Sequence[Raw | None]]) -> Any:
+    """`call()`, of which TensorFlow records nothing by itself.
+
+    :param inputs: what `followed` has been asked about.
+    :param backwards: (gradients of the results) -> a gradient, or None, for each input. With several of them, each
+        belongs to one of the results.
+    """
+    _stop()
+    try:
+        out = call()
+    finally:
+        _restart()
+    outputs = list(out) if isinstance(out, (list, tuple)) else [out]
+    if len(backwards) == 1:
+        _record("rf", outputs, list(inputs), backwards[0], None)
+    else:
+        for y, backward in zip(outputs, backwards):
+            _record("rf", [y], list(inputs), backward, None)
+    return out
+
+
+def differentiable(kernel: Kernel, num: int, backward: OwnBackward) -> Kernel:
+    """`kernel` with a gradient of our own.
+
+    TensorFlow's own gradients serve graphs too, so they ask for shapes by further ops, which cost more than the
+    gradient itself. They remain for complex numbers and variables.
+
+    :param kernel: gives one array.
+    :param num: so many arguments, the first ones, are arrays that may have a gradient.
+    :param backward: (arguments, needed, result, its gradient) -> a gradient, or None, for each of those; `needed` says
+        of which ones it is wanted at all.
+    """
+
+    def recorded(*args: Any) -> Any:
+        inputs = args[:num]
+        needed = followed(inputs)
+        if needed is None:
+            return kernel(*args)
+        y: Any = None
+        y = record(lambda: kernel(*args), inputs, lambda g: backward(args, needed, y, g))
+        return y
+
+    return recorded
 
 
 def is_recorded(x: Raw) -> bool:
@@ -201,12 +282,17 @@ def is_recorded(x: Raw) -> bool:
 
 
 def watch(tape: tf.GradientTape, *xs: Raw) -> None:
-    """Have the tape follow `xs`, also where recording is stopped right now, in which TensorFlow would not listen."""
+    """Have the tape follow the arrays, also where recording is stopped right now, in which TensorFlow would not
+    listen."""
     stopped = FAST and _is_stopped()
     if stopped:
         _restart()
     try:
-        tape.watch(xs)
+        for x in xs:
+            if FAST and type(x) is _EagerTensor:
+                _watch(tape._tape, x)
+            else:
+                tape.watch(x)
     finally:
         if stopped:
             _stop()

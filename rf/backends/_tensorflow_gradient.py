@@ -24,6 +24,7 @@ from rf.backends._tensorflow_fast import (
     ints,
     is_recorded,
     is_recording,
+    like,
     set_recording,
     stop_recording,
     watch,
@@ -31,7 +32,7 @@ from rf.backends._tensorflow_fast import (
 )
 
 _identity = fast("Identity")
-_mul, _add, _abs = fast("Mul"), fast("AddV2"), fast("Abs")
+_mul, _add, _sub, _abs = fast("Mul"), fast("AddV2"), fast("Sub"), fast("Abs")
 _sum_keeping = fast("Sum", keep_dims=True)
 
 
@@ -121,6 +122,14 @@ class GradientKernels:
             if self._state.tape is not None:
                 watch(self._state.tape, parameter)
         return parameter
+
+    def move_toward(self, parameter: Raw, value: Raw, weight: float) -> Raw:
+        with stop_recording():
+            value = _add(parameter, _mul(_sub(value, parameter), like(value, weight)))
+        if isinstance(parameter, tf.Variable):
+            parameter.assign(value)
+            return parameter
+        return self.set_trainable(value, self._trainable.pop(id(parameter), None) is not None)
 
     def assign(self, parameter: Raw, value: Raw) -> Raw:
         if isinstance(parameter, tf.Variable):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ import tensorflow as tf
 
 from rf import _random
 from rf.backend import Raw, Shape, stft_window
+from rf.backends import _tensorflow_ops as ops
 from rf.backends._tensorflow_conv import ConvKernels
-from rf.backends._tensorflow_fast import array, fast, ints, on
+from rf.backends._tensorflow_fast import array, fast, ints, like, on, with_gradient
+from rf.backends._tensorflow_matmul import matmul
 
 _UINT64 = tf.uint64.as_datatype_enum
 _INT32, _INT64 = tf.int32.as_datatype_enum, tf.int64.as_datatype_enum
@@ -23,20 +26,15 @@ _uniform = fast("StatelessRandomUniformV2", "dtype")
 _normal = fast("StatelessRandomNormalV2", "dtype")
 _uniform_int = fast("StatelessRandomUniformIntV2")
 _erfinv, _cast = fast("Erfinv"), fast("Cast", "DstT", Truncate=False)
-_transpose, _reshape, _concat = fast("Transpose"), fast("Reshape"), fast("ConcatV2")
-_pack, _unpack, _gather = fast("Pack", "axis"), fast("Unpack", "num", "axis"), fast("GatherV2", "batch_dims")
-_matmul, _add, _sub, _mul, _neg = fast("MatMul"), fast("AddV2"), fast("Sub"), fast("Mul"), fast("Neg")
-_sigmoid, _tanh, _select = fast("Sigmoid"), fast("Tanh"), fast("SelectV2")
+_gather = fast("GatherV2", "batch_dims")
 _maximum, _minimum = fast("Maximum"), fast("Minimum")
 _greater, _greater_equal = fast("Greater"), fast("GreaterEqual")
-_split = fast("Split", "num_split")
-_sum = fast("Sum", keep_dims=False)
+_add, _mul, _select = fast("AddV2"), fast("Mul"), fast("SelectV2")
 _sparse_cross_entropy = fast("SparseSoftmaxCrossEntropyWithLogits")
 _ctc_loss = fast(
     "CTCLoss", preprocess_collapse_repeated=False, ctc_merge_repeated=True, ignore_longer_outputs_than_inputs=True
 )
-_log_softmax, _rfft = fast("LogSoftmax"), fast("RFFT", "Tcomplex")
-_pad, _expand = fast("PadV2"), fast("BroadcastTo")
+_rfft = fast("RFFT", "Tcomplex")
 
 _LOW = -1e30  # stands for -inf where that would make NaN in the gradient
 _PHILOX = 1
@@ -112,9 +110,12 @@ class TensorFlowNnKernels(ConvKernels):
     def dropout(self, x: Raw, p: float, keep_axes: Shape | None) -> Raw:
         shape = tuple(n if keep_axes is None or i in keep_axes else 1 for i, n in enumerate(self.shape_of(x)))
         draws = self.random_uniform(shape, 0.0, 1.0, "float32", None if self.host_only else self.device_of(x))
-        keep = self.cast(_greater_equal(draws, self._like(draws, p)), self.dtype_of(x))
-        # (not recorded up to here: nothing of it depends on x)
-        return _mul(x, _mul(keep, self._like(x, 1 / (1 - p) if p < 1 else 0)))
+        keep = _greater_equal(draws, like(draws, p))
+
+        def scaled(x: Raw) -> Raw:
+            return _select(keep, _mul(x, like(x, 1 / (1 - p) if p < 1 else 0)), like(x, 0))
+
+        return with_gradient((x,), scaled, lambda _x, _y, g: (scaled(g),))
 
     # -- recurrence
 
@@ -131,41 +132,51 @@ class TensorFlowNnKernels(ConvKernels):
         num_frames, *batch, num_in = self.shape_of(x)
         num_out = self.shape_of(rec_weight)[1]
         rows, state_shape = math.prod(batch), (*batch, num_out)
-        h, c = (_expand(s, ints(state_shape)) for s in (h, c))
+        h, c = (ops.broadcast(s, state_shape) for s in (h, c))
         if num_frames == 0 or rows == 0:
             return self.full((num_frames, *state_shape), 0, self.dtype_of(x), None), h, c
-        x = _reshape(x, ints((num_frames, rows, num_in)))
-        h, c = (_reshape(s, ints((rows, num_out))) for s in (h, c))
+        x = ops.reshape(x, (num_frames, rows, num_in))
+        h, c = (ops.reshape(s, (rows, num_out)) for s in (h, c))
         first_end = num_frames if lengths is None else min(lengths)
         valid: list[Raw] = []
         if first_end < num_frames:
             mask = np.arange(num_frames)[:, None, None] < np.array(lengths)[:, None]
             valid = [self.from_numpy(m, "bool") for m in mask]
-            x = _select(self.from_numpy(mask, "bool"), x, self._like(x, 0))
-        frames = _unpack(self.linear(x, _transpose(ff_weight, ints((1, 0))), bias), num_frames, 0)
-        rec = _transpose(rec_weight, ints((1, 0)))
+            x = ops.select(self.from_numpy(mask, "bool"), x, like(x, 0))
+        frames = ops.unstack(self.linear(x, ops.transpose(ff_weight, (1, 0)), bias), 0, num_frames)
+        rec = ops.transpose(rec_weight, (1, 0))
         zero = self._like(x, 0)
         out = []
         for t, frame in enumerate(frames):
-            i, f, g, o = _split(ints(1), _add(frame, _matmul(h, rec)), 4)
-            new_c = _add(_mul(_sigmoid(f), c), _mul(_sigmoid(i), _tanh(g)))
-            new_h = _mul(_sigmoid(o), _tanh(new_c))
+            i, f, g, o = ops.split(ops.add(frame, matmul(h, rec)), 1, (num_out,) * 4)
+            new_c = ops.add(ops.mul(ops.sigmoid(f), c), ops.mul(ops.sigmoid(i), ops.tanh(g)))
+            new_h = ops.mul(ops.sigmoid(o), ops.tanh(new_c))
             if t < first_end:
                 h, c = new_h, new_c
                 out.append(h)
             else:
-                out.append(_select(valid[t], new_h, zero))
-                h, c = _select(valid[t], new_h, h), _select(valid[t], new_c, c)
-        y = _reshape(_pack(out, 0), ints((num_frames, *state_shape)))
-        return y, _reshape(h, ints(state_shape)), _reshape(c, ints(state_shape))
+                out.append(ops.select(valid[t], new_h, zero))
+                h, c = ops.select(valid[t], new_h, h), ops.select(valid[t], new_c, c)
+        y = ops.reshape(ops.stack(out, 0), (num_frames, *state_shape))
+        return y, ops.reshape(h, state_shape), ops.reshape(c, state_shape)
 
     # -- losses
 
     def cross_entropy(self, logits: Raw, targets: Raw) -> Raw:
-        shape = self.shape_of(logits)
-        flat = _reshape(logits, ints((math.prod(shape[:-1]), shape[-1])))
-        labels = _reshape(_cast(targets, _INT32), ints((math.prod(shape[:-1]),)))
-        return _reshape(_sparse_cross_entropy(flat, labels)[0], ints(shape[:-1]))
+        *batch, num_classes = self.shape_of(logits)
+        labels = _cast(ops.reshape(targets, (math.prod(batch),)), _INT32)
+        derivatives: Raw = None
+
+        def forward(logits: Raw) -> Raw:
+            nonlocal derivatives
+            loss, derivatives = _sparse_cross_entropy(logits, labels)
+            return loss
+
+        def backward(_logits: Raw, _loss: Raw, g: Raw) -> Sequence[Raw]:
+            return (_mul(ops.expand_dims(g, 1), derivatives),)
+
+        flat = ops.reshape(logits, (math.prod(batch), num_classes))
+        return ops.reshape(with_gradient((flat,), forward, backward), tuple(batch))
 
     def ctc_loss(
         self,
@@ -184,19 +195,19 @@ class TensorFlowNnKernels(ConvKernels):
         if num == 0 or num_frames == 0:
             fixed = np.array([math.inf if m else 0.0 for m in target_lengths])
             return self.from_numpy(fixed.reshape(batch), dtype)
-        scores = _reshape(logits, ints((num, num_frames, num_classes)))
+        scores = ops.reshape(logits, (num, num_frames, num_classes))
         if dtype in ("float16", "bfloat16"):
             scores = self.cast(scores, "float32")
         if max_approx or not label_loop or num_classes == 1:
-            scores = scores if normalized else _log_softmax(scores)
+            scores = scores if normalized else ops.log_softmax(scores)
             loss = self._ctc_by_recursion(scores, labels, input_lengths, target_lengths, blank, max_approx, label_loop)
         else:
             loss = self._ctc_by_kernel(scores, labels, input_lengths, target_lengths, blank, normalized)
         if min(input_lengths) == 0:
             fixed = np.array([math.inf if m else 0.0 for m in target_lengths])
             empty = self.from_numpy(np.array(input_lengths) == 0, "bool")
-            loss = _select(empty, self.from_numpy(fixed, self.dtype_of(loss)), loss)
-        return _reshape(self.cast(loss, dtype), ints(tuple(batch)))
+            loss = ops.select(empty, self.from_numpy(fixed, self.dtype_of(loss)), loss)
+        return ops.reshape(self.cast(loss, dtype), tuple(batch))
 
     def _ctc_by_kernel(
         self, scores: Raw, labels: np.ndarray, frames: Shape, lengths: Shape, blank: int, normalized: bool
@@ -204,7 +215,7 @@ class TensorFlowNnKernels(ConvKernels):
         num, num_frames, num_classes = self.shape_of(scores)
         # TensorFlow's blank is the last class.
         order = (*(i for i in range(num_classes) if i != blank), blank)
-        logits = _gather(_transpose(scores, ints((1, 0, 2))), ints(order), ints(2), 0)
+        logits = _gather(ops.transpose(scores, (1, 0, 2)), ints(order), ints(2), 0)
         labels = np.where(labels > blank, labels - 1, labels)
         valid = np.arange(labels.shape[1]) < np.array(lengths)[:, None]
         # Where there are too few frames for any path, the kernel is asked for another one.
@@ -222,16 +233,16 @@ class TensorFlowNnKernels(ConvKernels):
         loss = _ctc_loss(logits, where, values, ints(tuple(max(n, 1) for n in frames)))[0]
         time = self.from_numpy(np.arange(num_frames) < np.array(frames)[:, None], "bool")
         if empty.any():
-            blanks = _reshape(_gather(_log_softmax(scores), ints((blank,)), ints(2), 0), ints((num, num_frames)))
-            blanks = _sum(_select(time, blanks, self._like(blanks, 0)), ints((1,)))
-            loss = _select(self.from_numpy(empty, "bool"), _neg(blanks), loss)
+            blanks = ops.reshape(_gather(ops.log_softmax(scores), ints((blank,)), ints(2), 0), (num, num_frames))
+            blanks = ops.sum_over(ops.select(time, blanks, self._like(blanks, 0)), (1,))
+            loss = ops.select(self.from_numpy(empty, "bool"), ops.neg(blanks), loss)
         if normalized:
             # What the softmax of the kernel has divided by is put back, in value and gradient.
             total = self.logsumexp(scores, (2,))
-            total = _select(time, total, self._like(total, 0))
-            loss = _sub(loss, _sum(total, ints((1,))))
+            total = ops.select(time, total, self._like(total, 0))
+            loss = ops.sub(loss, ops.sum_over(total, (1,)))
         if not possible.all():
-            loss = _select(self.from_numpy(possible, "bool"), loss, self._like(loss, math.inf))
+            loss = ops.select(self.from_numpy(possible, "bool"), loss, self._like(loss, math.inf))
         return loss
 
     def _ctc_by_recursion(
@@ -263,36 +274,36 @@ class TensorFlowNnKernels(ConvKernels):
             alpha = constant(np.broadcast_to(start, states.shape), dtype)  # before the first frame: at the blank
         else:
             states = labels
-            stay = _unpack(_gather(scores, ints((blank,)), ints(2), 0), num_frames, 1)
+            stay = ops.unstack(_gather(scores, ints((blank,)), ints(2), 0), 1, num_frames)
             start = np.where(np.arange(labels.shape[1] + 1) < 1, 0.0, _LOW)
             alpha = constant(np.broadcast_to(start, (num, labels.shape[1] + 1)), dtype)
         index = np.broadcast_to(states[:, None], (num, num_frames, states.shape[1]))
-        emit = _unpack(self.gather(scores, constant(index, "int32"), 2), num_frames, 1)
+        emit = ops.unstack(self.gather(scores, constant(index, "int32"), 2), 1, num_frames)
         for t in range(num_frames):
             if label_loop:
                 one = self._behind(alpha, wall)
                 new = combine(alpha, one)
                 if t:
-                    new = combine(new, _select(may_skip, self._behind(one, wall), low))
-                new = _add(new, emit[t])
+                    new = combine(new, ops.select(may_skip, self._behind(one, wall), low))
+                new = ops.add(new, emit[t])
             else:
-                moved = _concat([wall, _add(self._without_last(alpha), emit[t])], ints(1))
-                new = combine(_add(alpha, stay[t]), moved)
-            alpha = _select(active[t], _maximum(new, low), alpha)
+                moved = ops.concat([wall, ops.add(self._without_last(alpha), emit[t])], 1)
+                new = combine(ops.add(alpha, stay[t]), moved)
+            alpha = ops.select(active[t], _maximum(new, low), alpha)
         ends = np.array(target_lengths, dtype=np.int32)[:, None]
         if label_loop:
-            alpha = _concat([wall, alpha], ints(1))
+            alpha = ops.concat([wall, alpha], 1)
             ends = np.concatenate([2 * ends, 2 * ends + 1], 1)
-        last = _unpack(self.gather(alpha, constant(ends, "int32"), 1), ends.shape[1], 1)
+        last = ops.unstack(self.gather(alpha, constant(ends, "int32"), 1), 1, ends.shape[1])
         best = combine(*last) if label_loop else last[0]
-        return _select(_greater(best, self._like(best, _LOW / 2)), _neg(best), self._like(best, math.inf))
+        return ops.select(_greater(best, self._like(best, _LOW / 2)), ops.neg(best), self._like(best, math.inf))
 
     def _without_last(self, x: Raw) -> Raw:
         return self.slice(x, 1, 0, self.shape_of(x)[1] - 1, 1)
 
     def _behind(self, x: Raw, first: Raw) -> Raw:
         """The columns one further right, after `first`."""
-        return _concat([first, self._without_last(x)], ints(1))
+        return ops.concat([first, self._without_last(x)], 1)
 
     # -- signals
 
@@ -306,8 +317,8 @@ class TensorFlowNnKernels(ConvKernels):
             return self.full((*batch, num_frames, fft_length // 2 + 1), 0, kind, None)
         missing = max((num_frames - 1) * frame_step + fft_length - length, 0)
         if missing:
-            x = _pad(x, ints((*((0, 0) for _ in batch), (0, missing))), self._like(x, 0))
+            x = ops.pad(x, (*((0, 0) for _ in batch), (0, missing)), like(x, 0))
         index = np.arange(num_frames)[:, None] * frame_step + np.arange(fft_length)
         frames = _gather(x, array(index.astype(np.int32), _INT32), ints(len(batch)), 0)
         window = self.from_numpy(stft_window(window_length, window_offset, fft_length), self.dtype_of(x))
-        return _rfft(_mul(frames, window), ints((fft_length,)), tf.as_dtype(kind).as_datatype_enum)
+        return _rfft(ops.mul(frames, window), ints((fft_length,)), tf.as_dtype(kind).as_datatype_enum)

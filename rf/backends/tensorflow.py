@@ -20,31 +20,23 @@ import tensorflow as tf
 from rf._errors import BackendError
 from rf.backend import Backend, Raw, Shape
 from rf.backends import _tensorflow_fast
-from rf.backends._tensorflow_fast import fast, ints, on, with_gradient
+from rf.backends import _tensorflow_ops as ops
+from rf.backends._tensorflow_fast import fast, ints, like, on, with_gradient
 from rf.backends._tensorflow_gradient import GradientKernels
 from rf.backends._tensorflow_index import IndexKernels
 from rf.backends._tensorflow_matmul import ProductKernels
 from rf.backends._tensorflow_nn import TensorFlowNnKernels
+from rf.backends._tensorflow_norm import NormKernels
 from rf.dtypes import ALL
 
 _DTYPES: dict[str, tf.DType] = {name: tf.as_dtype(name) for name in ALL if name != "string"}
 _NUMBERS: dict[str, int] = {name: dtype.as_datatype_enum for name, dtype in _DTYPES.items()}
 _NAMES = {number: name for name, number in _NUMBERS.items()}
 
-_concat, _split, _pack, _unpack = (
-    fast("ConcatV2"),
-    fast("SplitV", "num_split"),
-    fast("Pack", "axis"),
-    fast("Unpack", "num", "axis"),
-)
 _cast = fast("Cast", "DstT", Truncate=False)
-_transpose, _reshape, _expand = fast("Transpose"), fast("Reshape"), fast("BroadcastTo")
-_expand_dims, _squeeze = fast("ExpandDims"), fast("Squeeze", "squeeze_dims")
-_slice, _reverse, _pad, _gather = fast("Slice"), fast("ReverseV2"), fast("PadV2"), fast("GatherV2", "batch_dims")
-_strided = fast("StridedSlice", "begin_mask", "end_mask", "shrink_axis_mask", ellipsis_mask=0, new_axis_mask=0)
+_reverse, _gather = fast("ReverseV2"), fast("GatherV2", "batch_dims")
 _fill, _range = fast("Fill"), fast("Range")
 _complex, _real, _imag = fast("Complex", "Tout"), fast("Real", "Tout"), fast("Imag", "Tout")
-_sum, _mean = fast("Sum", keep_dims=False), fast("Mean", keep_dims=False)
 _max, _min = fast("Max", keep_dims=False), fast("Min", keep_dims=False)
 _any, _all = fast("Any", keep_dims=False), fast("All", keep_dims=False)
 _arg_max, _arg_min = (
@@ -52,14 +44,11 @@ _arg_max, _arg_min = (
     fast("ArgMin", output_type=tf.int32.as_datatype_enum),
 )
 _cumsum = fast("Cumsum", exclusive=False, reverse=False)
-_add, _sub, _mul, _neg, _abs = fast("AddV2"), fast("Sub"), fast("Mul"), fast("Neg"), fast("Abs")
-_exp, _log, _softplus, _sigmoid, _erfc = fast("Exp"), fast("Log"), fast("Softplus"), fast("Sigmoid"), fast("Erfc")
-_maximum, _equal, _select = fast("Maximum"), fast("Equal", incompatible_shape_error=True), fast("SelectV2")
+_erfc, _equal = fast("Erfc"), fast("Equal", incompatible_shape_error=True)
 _is_finite, _complex_abs = fast("IsFinite"), fast("ComplexAbs", "Tout")
-_softmax, _log_softmax = fast("Softmax"), fast("LogSoftmax")
 
 
-class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, ProductKernels, GradientKernels, Backend):
+class TensorFlowBackend(TensorFlowNnKernels, NormKernels, IndexKernels, ProductKernels, GradientKernels, Backend):
     """See the module docstring."""
 
     name = "tensorflow"
@@ -70,7 +59,6 @@ class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, ProductKernels, Gradi
         self.raw_types = (array_type, tf.Variable)
         self.host_only = host_only
         self._array_type = array_type
-        self._constants: dict[tuple[Any, int], Raw] = {}
 
     # -- inspection and transfer
 
@@ -115,13 +103,7 @@ class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, ProductKernels, Gradi
     # -- creation
 
     def _like(self, x: Raw, value: Any) -> Raw:
-        key = (value, self._number_of(x))
-        raw = self._constants.get(key)
-        if raw is None:
-            if len(self._constants) > 10_000:
-                self._constants.clear()
-            raw = self._constants[key] = self.scalar(value, _NAMES[key[1]])
-        return raw
+        return like(x, value)
 
     def scalar(self, value: Any, dtype: str) -> Raw:
         return self.from_numpy(np.asarray(value), dtype)
@@ -135,53 +117,53 @@ class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, ProductKernels, Gradi
             out = _range(ints(0), ints(n), ints(1))
         return out if dtype == "int32" else _cast(out, _NUMBERS[dtype])
 
-    copy = staticmethod(fast("Identity"))
+    copy = staticmethod(ops.identity)
 
     # -- structure
 
     def cast(self, x: Raw, dtype: str) -> Raw:
-        return _cast(x, _NUMBERS[dtype])
+        return ops.cast(x, _NUMBERS[dtype])
 
     def permute(self, x: Raw, perm: Shape) -> Raw:
-        return _transpose(x, ints(tuple(perm)))
+        return ops.transpose(x, tuple(perm))
 
     def reshape(self, x: Raw, shape: Shape) -> Raw:
-        return _reshape(x, ints(tuple(shape)))
+        return ops.reshape(x, tuple(shape))
 
     def expand(self, x: Raw, shape: Shape) -> Raw:
-        return _expand(x, ints(tuple(shape)))
+        return ops.broadcast(x, tuple(shape))
 
     def unsqueeze(self, x: Raw, axes: Shape) -> Raw:
         if len(axes) == 1:
-            return _expand_dims(x, ints(axes[0]))
+            return ops.expand_dims(x, axes[0])
         shape = list(self.shape_of(x))
         for axis in axes:
             shape.insert(axis, 1)
-        return _reshape(x, ints(tuple(shape)))
+        return ops.reshape(x, tuple(shape))
 
     def squeeze(self, x: Raw, axes: Shape) -> Raw:
-        return _squeeze(x, list(axes)) if axes else x
+        return ops.squeeze(x, axes) if axes else x
 
     def concat(self, *raws_then_axis: Any) -> Raw:
         if len(raws_then_axis) == 2:
             return raws_then_axis[0]
-        return _concat(list(raws_then_axis[:-1]), ints(raws_then_axis[-1]))
+        return ops.concat(list(raws_then_axis[:-1]), raws_then_axis[-1])
 
     def select(self, x: Raw, axis: int, index: int) -> Raw:
-        return self._strided_slice(x, axis, index, index + 1, 1, True)
+        return ops.strided_slice(x, axis, index, index + 1, 1, True)
 
     def stack(self, *raws_then_axis: Any) -> Raw:
-        return _pack(list(raws_then_axis[:-1]), raws_then_axis[-1])
+        return ops.stack(list(raws_then_axis[:-1]), raws_then_axis[-1])
 
     def unstack(self, x: Raw, axis: int, size: int) -> tuple[Raw, ...]:
-        return tuple(_unpack(x, size, axis)) if size else ()
+        return tuple(ops.unstack(x, axis, size)) if size else ()
 
     def unfold(self, x: Raw, axis: int, size: int, step: int) -> Raw:
         num = (self.shape_of(x)[axis] - size) // step + 1
         index = tuple(i * step + j for i in range(num) for j in range(size))
         windows = _gather(x, ints(index), ints(axis), 0)
         shape = self.shape_of(x)
-        windows = _reshape(windows, ints((*shape[:axis], num, size, *shape[axis + 1 :])))
+        windows = ops.reshape(windows, (*shape[:axis], num, size, *shape[axis + 1 :]))
         rank = len(shape) + 1
         return self.permute(windows, (*(i for i in range(rank) if i != axis + 1), axis + 1))
 
@@ -194,26 +176,20 @@ class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, ProductKernels, Gradi
 
     def complex_as_real(self, x: Raw) -> Raw:
         part = _NUMBERS["float64" if self.dtype_of(x) == "complex128" else "float32"]
-        return _pack([_real(x, part), _imag(x, part)], len(self.shape_of(x)))
+        return ops.stack([_real(x, part), _imag(x, part)], len(self.shape_of(x)))
 
     def slice(self, x: Raw, axis: int, start: int, stop: int, step: int) -> Raw:
-        return self._strided_slice(x, axis, start, stop, step, False)
-
-    def _strided_slice(self, x: Raw, axis: int, start: int, stop: int, step: int, remove: bool) -> Raw:
-        zeros = (0,) * axis
-        whole = (1 << axis) - 1
-        begin, end, strides = ints((*zeros, start)), ints((*zeros, stop)), ints((*(1 for _ in zeros), step))
-        return _strided(x, begin, end, strides, whole, whole, remove << axis)
+        return ops.strided_slice(x, axis, start, stop, step, False)
 
     def split(self, x: Raw, axis: int, sizes: Shape) -> tuple[Raw, ...]:
-        return tuple(_split(x, ints(tuple(sizes)), ints(axis), len(sizes))) if len(sizes) > 1 else (self.copy(x),)
+        return tuple(ops.split(x, axis, tuple(sizes))) if len(sizes) > 1 else (self.copy(x),)
 
     def flip(self, x: Raw, axis: int) -> Raw:
         return _reverse(x, ints((axis,)))
 
     def pad(self, x: Raw, paddings: tuple[tuple[int, int], ...], mode: str, value: Any) -> Raw:
         if mode == "constant":
-            return _pad(x, ints(tuple(paddings)), self._like(x, value)) if paddings else x
+            return ops.pad(x, tuple(paddings), like(x, value)) if paddings else x
         how: Any = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}[mode]
         for axis, pair in enumerate(paddings):
             if any(pair):
@@ -223,25 +199,26 @@ class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, ProductKernels, Gradi
 
     # -- elementwise
 
-    neg = staticmethod(_neg)
-    exp = staticmethod(_exp)
+    neg = staticmethod(ops.neg)
+    exp = staticmethod(ops.exp)
     expm1 = staticmethod(fast("Expm1"))
-    log = staticmethod(_log)
+    log = staticmethod(ops.log)
     log1p = staticmethod(fast("Log1p"))
-    sqrt = staticmethod(fast("Sqrt"))
-    rsqrt = staticmethod(fast("Rsqrt"))
-    square = staticmethod(fast("Square"))
+    sqrt = staticmethod(ops.sqrt)
+    rsqrt = staticmethod(ops.rsqrt)
+    square = staticmethod(ops.square)
     reciprocal = staticmethod(fast("Reciprocal"))
     sin = staticmethod(fast("Sin"))
     cos = staticmethod(fast("Cos"))
-    tanh = staticmethod(fast("Tanh"))
-    sigmoid = staticmethod(_sigmoid)
+    tanh = staticmethod(ops.tanh)
+    sigmoid = staticmethod(ops.sigmoid)
     ceil = staticmethod(fast("Ceil"))
     floor = staticmethod(fast("Floor"))
     round = staticmethod(fast("Rint"))
     erf = staticmethod(fast("Erf"))
     sign = staticmethod(fast("Sign"))
-    relu = staticmethod(fast("Relu"))
+    relu = staticmethod(ops.relu)
+    silu = staticmethod(ops.silu)
     elu = staticmethod(fast("Elu"))
     selu = staticmethod(fast("Selu"))
     logical_not = staticmethod(fast("LogicalNot"))
@@ -251,30 +228,27 @@ class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, ProductKernels, Gradi
     def abs(self, x: Raw) -> Raw:
         if self.dtype_of(x).startswith("complex"):
             return _complex_abs(x, _NUMBERS["float64" if self.dtype_of(x) == "complex128" else "float32"])
-        return _abs(x)
+        return ops.absolute(x)
 
     def log_sigmoid(self, x: Raw) -> Raw:
-        return _neg(_softplus(_neg(x)))
-
-    def silu(self, x: Raw) -> Raw:
-        return _mul(x, _sigmoid(x))
+        return ops.neg(ops.softplus(ops.neg(x)))
 
     def gelu(self, x: Raw) -> Raw:
-        return _mul(_mul(x, self._like(x, 0.5)), _erfc(_mul(x, self._like(x, -math.sqrt(0.5)))))
+        return ops.mul(ops.mul(x, like(x, 0.5)), _erfc(ops.mul(x, like(x, -math.sqrt(0.5)))))
 
     def is_neg_infinite(self, x: Raw) -> Raw:
         return _equal(x, self._like(x, -math.inf))
 
-    add = staticmethod(_add)
-    sub = staticmethod(_sub)
-    mul = staticmethod(_mul)
-    truediv = staticmethod(fast("RealDiv"))
+    add = staticmethod(ops.add)
+    sub = staticmethod(ops.sub)
+    mul = staticmethod(ops.mul)
+    truediv = staticmethod(ops.div)
     floordiv = staticmethod(fast("FloorDiv"))
     mod = staticmethod(fast("FloorMod"))
     pow = staticmethod(fast("Pow"))
-    maximum = staticmethod(_maximum)
+    maximum = staticmethod(fast("Maximum"))
     minimum = staticmethod(fast("Minimum"))
-    squared_difference = staticmethod(fast("SquaredDifference"))
+    squared_difference = staticmethod(ops.squared_difference)
     logical_and = staticmethod(fast("LogicalAnd"))
     logical_or = staticmethod(fast("LogicalOr"))
     equal = staticmethod(_equal)
@@ -283,37 +257,28 @@ class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, ProductKernels, Gradi
     less_equal = staticmethod(fast("LessEqual"))
     greater = staticmethod(fast("Greater"))
     greater_equal = staticmethod(fast("GreaterEqual"))
-    where = staticmethod(_select)
+    where = staticmethod(ops.select)
 
     def logaddexp(self, x: Raw, y: Raw) -> Raw:
         def difference(x: Raw, y: Raw) -> Raw:
-            return _select(_equal(x, y), self._like(x, 0), _sub(x, y))  # two equal infinities have none
+            return ops.select(_equal(x, y), like(x, 0), ops.sub(x, y))  # two equal infinities have none
 
         def forward(x: Raw, y: Raw) -> Raw:
-            return _add(_maximum(x, y), _softplus(_neg(_abs(difference(x, y)))))
+            return ops.add(self.maximum(x, y), ops.softplus(ops.neg(ops.absolute(difference(x, y)))))
 
         def backward(x: Raw, y: Raw, _out: Raw, g: Raw) -> Sequence[Raw]:
-            share = _sigmoid(difference(x, y))
-            return self._sum_to(_mul(g, share), x), self._sum_to(_mul(g, _sub(self._like(x, 1), share)), y)
+            share = ops.sigmoid(difference(x, y))
+            return ops.sum_to(ops.mul(g, share), x), ops.sum_to(ops.mul(g, ops.sub(like(x, 1), share)), y)
 
         return with_gradient((x, y), forward, backward)
-
-    def _sum_to(self, g: Raw, x: Raw) -> Raw:
-        """The gradient of `x`, which has been broadcast to the shape of `g`."""
-        have, want = self.shape_of(g), self.shape_of(x)
-        if have == want:
-            return g
-        lead = len(have) - len(want)
-        axes = tuple(i for i, n in enumerate(have) if i < lead or (n != 1 and want[i - lead] == 1))
-        return _reshape(_sum(g, ints(axes)), ints(want))
 
     # -- reductions
 
     def sum(self, x: Raw, axes: Shape) -> Raw:
-        return _sum(x, ints(tuple(axes)))
+        return ops.sum_over(x, tuple(axes))
 
     def mean(self, x: Raw, axes: Shape) -> Raw:
-        return _mean(x, ints(tuple(axes)))
+        return ops.mean_over(x, tuple(axes))
 
     def max(self, x: Raw, axes: Shape) -> Raw:
         return _max(x, ints(tuple(axes)))
@@ -328,25 +293,25 @@ class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, ProductKernels, Gradi
         return _all(x, ints(tuple(axes)))
 
     def argmax(self, x: Raw, axis: int) -> Raw:
-        return _arg_max(x, ints(axis)) if self.shape_of(x)[axis] else self.cast(_sum(x, ints((axis,))), "int32")
+        return _arg_max(x, ints(axis)) if self.shape_of(x)[axis] else self.cast(ops.sum_over(x, (axis,)), "int32")
 
     def argmin(self, x: Raw, axis: int) -> Raw:
-        return _arg_min(x, ints(axis)) if self.shape_of(x)[axis] else self.cast(_sum(x, ints((axis,))), "int32")
+        return _arg_min(x, ints(axis)) if self.shape_of(x)[axis] else self.cast(ops.sum_over(x, (axis,)), "int32")
 
     def logsumexp(self, x: Raw, axes: Shape) -> Raw:
         if not axes:
             return self.copy(x)
 
         def finite(x: Raw) -> Raw:
-            return _select(_is_finite(x), x, self._like(x, 0))
+            return ops.select(_is_finite(x), x, like(x, 0))
 
         def forward(x: Raw) -> Raw:
             top = finite(_max(x, ints(axes)))
-            return _add(_log(_sum(_exp(_sub(x, self.unsqueeze(top, axes))), ints(axes))), top)
+            return ops.add(ops.log(ops.sum_over(ops.exp(ops.sub(x, self.unsqueeze(top, axes))), axes)), top)
 
         def backward(x: Raw, y: Raw, g: Raw) -> Sequence[Raw]:
             g, y = self.unsqueeze(g, axes), self.unsqueeze(finite(y), axes)
-            return (_mul(g, _exp(_sub(x, y))),)
+            return (ops.mul(g, ops.exp(ops.sub(x, y))),)
 
         return with_gradient((x,), forward, backward)
 
@@ -357,19 +322,19 @@ class TensorFlowBackend(TensorFlowNnKernels, IndexKernels, ProductKernels, Gradi
 
     def softmax(self, x: Raw, axis: int) -> Raw:
         if type(x) is self._array_type and axis == len(x._shape_tuple()) - 1:
-            return _softmax(x)
-        return self._on_last_axis(_softmax, x, axis)
+            return ops.softmax(x)
+        return self._on_last_axis(ops.softmax, x, axis)
 
     def log_softmax(self, x: Raw, axis: int) -> Raw:
-        return self._on_last_axis(_log_softmax, x, axis)
+        return self._on_last_axis(ops.log_softmax, x, axis)
 
     def _on_last_axis(self, kernel: Any, x: Raw, axis: int) -> Raw:
         rank = len(self.shape_of(x))
         if axis == rank - 1:
             return kernel(x)
         perm = (*(i for i in range(rank) if i != axis), axis)
-        y = kernel(_transpose(x, ints(perm)))
-        return _transpose(y, ints(tuple(perm.index(i) for i in range(rank))))
+        y = kernel(ops.transpose(x, perm))
+        return ops.transpose(y, tuple(perm.index(i) for i in range(rank)))
 
 
 def share_gpus(config: Any) -> bool:
