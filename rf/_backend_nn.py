@@ -61,7 +61,7 @@ class NeuralNetKernels(_Primitives):
         :param content: (..., query, key).
         :param position: (..., query, relative position), for the relative positions -(n_query - 1) .. n_key - 1.
 
-        By reshaping, without an index array, as in Dai et al. 2019, arXiv:1901.02860, appendix B: with the rows one
+        By reshaping, without an index array, as in Dai et al. 2019, arXiv:1901.02860, appendix B: when the rows are one
         after the other, what is wanted of a row begins n_pos - 1 after what is wanted of the row before.
         """
         *lead, n_query, n_key = self.shape_of(content)

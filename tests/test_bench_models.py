@@ -17,6 +17,7 @@ from rf.bench import run
 from rf.bench.case import SIZES, Case, Data, Reference, RfModel
 from rf.bench.check import GRADIENT_TOLERANCE, build, check_forward, check_gradients
 from rf.bench.models import CASES, select_cases
+from rf.bench.peer import peer_of
 from rf.bench.report import models_json, print_models
 from rf.bench.run import ModelTime, bench_models, check_case
 from rf.cli import main
@@ -99,7 +100,7 @@ def test_another_gradient_is_noticed(case: Case) -> None:
     *_, last = (p for p in theirs.model.parameters() if p.requires_grad)
     last.register_hook(lambda gradient: gradient * (1 + 2 * GRADIENT_TOLERANCE))
     with pytest.raises(rf.RfError, match=f"^{case.name}: the gradient of .* of torch differs"):
-        check_gradients(case, ours, theirs)
+        check_gradients(case, get_backend("torch"), ours, theirs)
 
 
 def test_another_loss_is_noticed() -> None:
@@ -108,7 +109,7 @@ def test_another_loss_is_noticed() -> None:
     assert theirs.loss is not None
     loss = theirs.loss
     with pytest.raises(rf.RfError, match="the loss of torch differs"):
-        check_gradients(case, ours, dataclasses.replace(theirs, loss=lambda: loss() * 1.01))
+        check_gradients(case, get_backend("torch"), ours, dataclasses.replace(theirs, loss=lambda: loss() * 1.01))
 
 
 def test_another_parameter_is_noticed() -> None:
@@ -203,7 +204,7 @@ def test_training_steps_train_all_parameters(case: Case) -> None:
     backend = get_backend("torch")
     with use_backend("meta"):
         frontend = case.rf(get_backend("meta"), case.sizes["tiny"], case.dropout)
-    calls = run._train_calls(backend, ours, theirs, frontend)
+    calls = run._train_calls(peer_of(backend), ours, theirs, frontend)
     assert list(calls)[:2] == ["rf", "torch"]
     assert set(calls) == {"rf", "torch", "meta", *theirs.others}
     ours_by_name = {name: p.raw_tensor for name, p in ours.model.named_parameters() if p.trainable}
@@ -306,17 +307,19 @@ def test_rows_have_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = get_backend("torch")
     tiny, realistic = bench_models(backend, [case], SIZES, rounds=1, progress=seen.append, round_ns=1, clock=clock)
     assert seen == ["x, tiny", "x, realistic"]
-    assert tiny == ModelTime("x", "an x", "tiny", "forward", 4, 5, 2, 0.7, 0.0, 0.1, 1, {"other": 7})
+    assert tiny == ModelTime("x", "an x", "tiny", "forward", 4, "torch", 5, 2, 0.7, 0.0, 0.1, 1, {"other": 7})
     assert (tiny.ratio, tiny.reached, tiny.frontend_share) == (0.8, False, 0.5)
-    assert realistic == ModelTime("x", "an x", "realistic", "forward", 8, 10, 4, None, 0.0, 0.1, 1, {"other": 14})
+    assert realistic == ModelTime(
+        "x", "an x", "realistic", "forward", 8, "torch", 10, 4, None, 0.0, 0.1, 1, {"other": 14}
+    )
     assert realistic.reached is None
     assert modes == {(True, False), (False, False)}
     assert torch.is_grad_enabled()
 
 
 ROWS = [
-    ModelTime("A", "an a", "tiny", "forward", 1.5, 2.0, 0.375, 0.75, 1e-7, 0.1, 15),
-    ModelTime("B", "a b", "realistic", "train", 30.0, 20.0, 0.3, None, 1e-7, 0.0, 15, {"torch.nn.X": 25.0}),
+    ModelTime("A", "an a", "tiny", "forward", 1.5, "torch", 2.0, 0.375, 0.75, 1e-7, 0.1, 15),
+    ModelTime("B", "a b", "realistic", "train", 30.0, "torch", 20.0, 0.3, None, 1e-7, 0.0, 15, {"torch.nn.X": 25.0}),
 ]
 
 KEYS = {
@@ -325,7 +328,8 @@ KEYS = {
     "size": str,
     "step": str,
     "rf_ms": float,
-    "torch_ms": float,
+    "reference": str,
+    "reference_ms": float,
     "ratio": float,
     "target": float,
     "reached": bool,
@@ -349,7 +353,7 @@ def test_json() -> None:
 
 
 def test_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    print_models(ROWS, environment(get_backend("torch")))
+    print_models(ROWS, environment(get_backend("torch")), reference="torch", optimizer="fused AdamW")
     text = capsys.readouterr().out
     assert "\033" not in text
     rows = [
@@ -388,7 +392,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["step"] for row in (forward, train)] == ["forward", "train"]
     for row in (forward, train):
         assert (row["model"], row["size"], row["rounds"]) == ("LSTM cell loop", "tiny", 1)
-        assert row["ratio"] == row["rf_ms"] / row["torch_ms"]
+        assert row["ratio"] == row["rf_ms"] / row["reference_ms"]
         assert row["meta_ms"] > 0
         assert set(row["others_ms"]) == {"torch.nn.LSTM"}
     # It leaves no step behind.

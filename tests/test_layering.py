@@ -79,7 +79,13 @@ LAYERS = (
     Layer("models", ("rf.models", "rf.models.*"), USER_LEVEL),
     Layer("data", ("rf.data", "rf.data.*"), USER_LEVEL, frozenset({"torch", "soundfile"})),
     Layer("bench torch", ("rf.bench._torch*",), (), frozenset({"torch"})),  # knows nothing of rf
-    Layer("bench", ("rf.bench", "rf.bench.*"), (*USER_LEVEL, "models", "profile", "bench torch"), frozenset({"torch"})),
+    Layer("bench keras", ("rf.bench._keras*",), (), frozenset({"tensorflow", "keras"})),
+    Layer(
+        "bench",
+        ("rf.bench", "rf.bench.*"),
+        (*USER_LEVEL, "models", "optim", "profile", "bench torch", "bench keras"),
+        frozenset({"torch", "tensorflow", "keras"}),
+    ),
     Layer("profile", ("rf.profile", "rf.profile.*"), USER_LEVEL, frozenset({"torch", "tensorflow", "py_spy"})),
     Layer(
         "train",

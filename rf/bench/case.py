@@ -21,7 +21,7 @@ class RfModel:
     """The side of rf. Each call starts from raw arrays, and fills the dims of the batch anew.
 
     :param model: the modules
-    :param dims: order of the axes of what the torch code returns
+    :param dims: order of the axes of what the hand-written code returns
     :param forward: the result, outside training
     :param loss: of a training step (no dims); None for what is no training
     """
@@ -34,9 +34,9 @@ class RfModel:
 
 @dataclass(frozen=True)
 class Reference:
-    """The side of torch.
+    """The side that is written by hand, in torch.nn or Keras.
 
-    :param model: a torch.nn.Module
+    :param model: a torch.nn.Module or a keras.Model
     :param from_rf: weights of rf, or their gradients, by name -> those of `model`, by name
     :param forward: the result, of the same shape
     :param loss: as of `RfModel`
@@ -56,13 +56,15 @@ class Case:
 
     :param name: unique
     :param what: the model in words
-    :param sizes: the arguments of `rf` and `torch`, by entries of `SIZES`
+    :param sizes: the arguments of `rf`, `torch` and `keras`, by entries of `SIZES`
     :param rf: (backend, size, dropout) -> the side of rf
     :param torch: (size, dropout) -> the side of torch
-    :param targets: the ratios that the project aims at, by (step, size)
+    :param targets: the ratios to torch that the project aims at, by (step, size)
     :param steps: what is measured of it: "forward", outside training and without gradients; "train": forward in
         training, loss, backward, optimizer
     :param dropout: probability, in training; on both sides every entry is drawn by itself
+    :param keras: (size, dropout) -> the side of Keras, for rf on TensorFlow; None for a case without
+    :param keras_targets: the ratios to Keras that the project aims at
     """
 
     name: str
@@ -73,6 +75,8 @@ class Case:
     targets: Mapping[tuple[str, str], float]
     steps: tuple[str, ...] = ("forward", "train")
     dropout: float = 0.1
+    keras: Callable[[Any, float], Reference] | None = None
+    keras_targets: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
 class Data:

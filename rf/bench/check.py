@@ -1,4 +1,4 @@
-"""Whether rf and torch compute the same numbers: nothing else is worth timing."""
+"""Whether both sides compute the same numbers: nothing else is worth timing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import rf
 from rf._errors import RfError
 from rf.backend import Backend
 from rf.bench.case import Case, Reference, RfModel
+from rf.bench.peer import Peer, peer_of
 
 __all__ = ["build", "check_forward", "check_gradients"]
 
@@ -34,7 +35,7 @@ def build(case: Case, size: str, backend: Backend, dropout: float) -> tuple[RfMo
     """Both sides, with the same weights. No weight has a value that hides errors, such as a bias of 0.
 
     :param size: one of `SIZES`.
-    :param backend: torch; it must be the selected one.
+    :param backend: of rf; it must be the selected one.
     """
     rf.set_random_seed(1)
     ours = case.rf(backend, case.sizes[size], dropout)
@@ -42,21 +43,21 @@ def build(case: Case, size: str, backend: Backend, dropout: float) -> tuple[RfMo
     for parameter in ours.model.parameters():
         if len(parameter.dims) == 1:
             parameter.assign(parameter.numpy() + 0.2 * random.random(parameter.raw_tensor.shape))
-    theirs = case.torch(case.sizes[size], dropout)
-    weights = {name: p.raw_tensor.detach() for name, p in ours.model.named_parameters()}
+    peer = peer_of(backend)
+    factory = peer.factory(case)
+    assert factory is not None
+    theirs = factory(case.sizes[size], dropout)
+    weights = {name: backend.stop_gradient(p.raw_tensor) for name, p in ours.model.named_parameters()}
     for reference in (theirs, *theirs.others.values()):
-        _copy_weights(case, reference, reference.from_rf(weights))
+        _copy_weights(case, peer, reference, reference.from_rf(weights))
     return ours, theirs
 
 
-def _copy_weights(case: Case, reference: Reference, weights: Mapping[str, Any]) -> None:
-    result = reference.model.load_state_dict(weights, strict=False)
-    trained = {name for name, p in reference.model.named_parameters() if p.requires_grad}
-    missing = sorted(trained.intersection(result.missing_keys))
-    if missing or result.unexpected_keys:
+def _copy_weights(case: Case, peer: Peer, reference: Reference, weights: Mapping[str, Any]) -> None:
+    missing, unknown = peer.load(reference, weights)
+    if missing or unknown:
         raise RfError(
-            f"{case.name}: the models have different parameters: torch alone has {missing}, "
-            f"rf alone {sorted(result.unexpected_keys)}"
+            f"{case.name}: the models have different parameters: {peer.name} alone has {missing}, rf alone {unknown}"
         )
 
 
@@ -67,17 +68,18 @@ def check_forward(case: Case, backend: Backend, ours: RfModel, theirs: Reference
 
     Raises RfError when it is beyond rounding.
     """
+    peer = peer_of(backend)
     with backend.no_grad():
         want = _valid(ours, ours.forward())
         worst = 0.0
         for name, reference in (("", theirs), *theirs.others.items()):
-            reference.model.eval()
+            peer.set_training(reference, False)
             have = _valid(ours, rf.convert_to_tensor(reference.forward(), dims=ours.dims))
             if want.dtype.kind == "i":
                 difference = float((want != have).mean())
             else:
                 difference = float(abs(want - have).max() / abs(want).max())
-            _check(difference, f"{case.name}: the result of {name or 'the torch code'}")
+            _check(difference, f"{case.name}: the result of {name or f'the {peer.name} code'}")
             worst = max(worst, difference)
     return worst
 
@@ -86,7 +88,7 @@ def _valid(ours: RfModel, x: rf.Tensor) -> numpy.ndarray:
     return x.copy_masked(0).copy_transpose(ours.dims).numpy()
 
 
-def check_gradients(case: Case, ours: RfModel, theirs: Reference) -> float:
+def check_gradients(case: Case, backend: Backend, ours: RfModel, theirs: Reference) -> float:
     """Compare loss and gradients of a training step. There must be no dropout.
 
     :returns: the greatest norm of a difference, relative to the norm of the gradient of that parameter.
@@ -94,30 +96,27 @@ def check_gradients(case: Case, ours: RfModel, theirs: Reference) -> float:
     Raises RfError when one is beyond rounding.
     """
     assert ours.loss is not None
-    loss = ours.loss()
-    loss.raw_tensor.backward()
-    want_loss = loss.item()
-    gradients = {name: p.raw_tensor.grad for name, p in ours.model.named_parameters() if p.trainable}
+    peer, loss = peer_of(backend), ours.loss()
+    trained = {name: p.raw_tensor for name, p in ours.model.named_parameters() if p.trainable}
+    gradients = dict(zip(trained, backend.gradient(loss.raw_tensor, list(trained.values()))))
     without = sorted(name for name, gradient in gradients.items() if gradient is None)
     if without:
         raise RfError(f"{case.name}: no gradient in rf for {', '.join(without)}")
-    largest = max(float(g.norm()) for g in gradients.values())
+    want_loss = loss.item()
+    largest = max(float(numpy.linalg.norm(backend.to_numpy(g))) for g in gradients.values())
     worst = 0.0
-    for other, reference in (("torch", theirs), *theirs.others.items()):
-        assert reference.loss is not None
-        reference.model.train()
-        have_loss = reference.loss()
-        have_loss.backward()
-        _check(abs(want_loss - have_loss.item()) / abs(want_loss), f"{case.name}: the loss of {other}")
-        want = reference.from_rf(gradients)
-        have = {name: p.grad for name, p in reference.model.named_parameters() if p.requires_grad}
+    for other, reference in ((peer.name, theirs), *theirs.others.items()):
+        want = {name: backend.to_numpy(g) for name, g in reference.from_rf(gradients).items()}
+        peer.set_training(reference, True)
+        have_loss, have = peer.loss_and_gradients(reference, want)
+        _check(abs(want_loss - have_loss) / abs(want_loss), f"{case.name}: the loss of {other}")
         if want.keys() != have.keys():
             raise RfError(f"{case.name}: other parameters are trained: {sorted(want.keys() ^ have.keys())}")
         for name, gradient in want.items():
             if have[name] is None:
                 raise RfError(f"{case.name}: no gradient in {other} for {name}")
-            norm = max(float(gradient.norm()), largest * SMALL)
-            difference = float((gradient - have[name]).norm()) / norm
+            norm = max(float(numpy.linalg.norm(gradient)), largest * SMALL)
+            difference = float(numpy.linalg.norm(gradient - have[name])) / norm
             _check(difference, f"{case.name}: the gradient of {name} of {other}", GRADIENT_TOLERANCE)
             worst = max(worst, difference)
     return worst

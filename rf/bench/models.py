@@ -1,4 +1,4 @@
-"""The cases of `rf bench models`: for each, the model in rf and in torch, at two sizes.
+"""The cases of `rf bench models`: for each, the model in rf and in torch (one also in Keras), at two sizes.
 
 The tiny sizes show what a call costs, the realistic ones what the kernels cost.
 """
@@ -23,13 +23,15 @@ from rf.encoder.conformer import ConformerEncoder
 __all__ = ["CASES", "select_cases"]
 
 
-def select_cases(pattern: str | None) -> list[Case]:
-    """The cases whose name or description contains `pattern`; UserError if none does."""
+def select_cases(pattern: str | None, backend: str = "torch") -> list[Case]:
+    """The cases with code to compare rf on that backend with whose name or description contains `pattern`; UserError if
+    there is none."""
+    cases = [case for case in CASES if case.keras is not None] if backend == "tensorflow" else list(CASES)
     if not pattern:
-        return list(CASES)
-    found = [case for case in CASES if pattern.lower() in f"{case.name} {case.what}".lower()]
+        return cases
+    found = [case for case in cases if pattern.lower() in f"{case.name} {case.what}".lower()]
     if not found:
-        raise UserError(f"no model matches {pattern!r}; there are: {', '.join(case.name for case in CASES)}")
+        raise UserError(f"no model matches {pattern!r}; there are: {', '.join(case.name for case in cases)}")
     return found
 
 
@@ -136,6 +138,32 @@ def _conformer_torch(size: ConformerSize, dropout: float) -> Reference:
         dropout=dropout,
     )
     return Reference(model, _torch_conformer.from_rf, lambda: model(x, lengths), lambda: model.loss(x, lengths, target))
+
+
+def _conformer_keras(size: ConformerSize, dropout: float) -> Reference:
+    import tensorflow as tf
+
+    from rf.bench import _keras_conformer
+
+    features, lengths, wanted = size.data()
+    dtype = rf.get_default_float_dtype()
+    x, target = (tf.constant(a, dtype) for a in (features, wanted))
+    raw_lengths = tf.constant(lengths)
+    model = _keras_conformer.ConformerEncoder(
+        num_layers=size.num_layers,
+        model_dim=size.model_dim,
+        ff_dim=size.ff_dim,
+        num_heads=size.num_heads,
+        kernel_size=size.kernel_size,
+        dropout=dropout,
+    )
+    model(x, raw_lengths)  # Keras makes the variables when it sees the input.
+    return Reference(
+        model,
+        _keras_conformer.from_rf,
+        lambda: model(x, raw_lengths),
+        lambda: model.masked_loss(x, raw_lengths, target),
+    )
 
 
 # -- Transformer decoder
@@ -493,6 +521,8 @@ CASES = [
         _conformer_rf,
         _conformer_torch,
         _targets(forward=0.6, train=0.75),
+        keras=_conformer_keras,
+        keras_targets={("forward", "tiny"): 0.3},
     ),
     Case(
         "Transformer decoder",

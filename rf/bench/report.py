@@ -25,7 +25,8 @@ def models_json(rows: Sequence[ModelTime], env: dict[str, Any]) -> dict[str, Any
                 "size": row.size,
                 "step": row.step,
                 "rf_ms": row.rf_ms,
-                "torch_ms": row.torch_ms,
+                "reference": row.reference,
+                "reference_ms": row.reference_ms,
                 "ratio": row.ratio,
                 "target": row.target,
                 "reached": row.reached,
@@ -42,13 +43,17 @@ def models_json(rows: Sequence[ModelTime], env: dict[str, Any]) -> dict[str, Any
     }
 
 
-def print_models(rows: Sequence[ModelTime], env: dict[str, Any]) -> None:
-    """Times of models as a table."""
+def print_models(rows: Sequence[ModelTime], env: dict[str, Any], *, reference: str, optimizer: str) -> None:
+    """Times of models as a table.
+
+    :param reference: what the hand-written code is written in.
+    :param optimizer: of the training steps, in words.
+    """
     console = _console()
     for line in environment_lines(env):
         console.print(line, highlight=False, markup=False)
     table = _table(
-        "model", "size", "step", ">rf", ">torch", ">ratio", ">target", "", ">meta", ">share", "what is compared"
+        "model", "size", "step", ">rf", f">{reference}", ">ratio", ">target", "", ">meta", ">share", "what is compared"
     )
     for row in rows:
         others = "".join(f"; {name}: {ms:.3f}" for name, ms in row.others_ms.items())
@@ -57,7 +62,7 @@ def print_models(rows: Sequence[ModelTime], env: dict[str, Any]) -> None:
             row.size,
             row.step,
             f"{row.rf_ms:.3f}",
-            f"{row.torch_ms:.3f}",
+            f"{row.reference_ms:.3f}",
             f"{row.ratio:.2f}",
             "" if row.target is None else f"<= {row.target:.2f}",
             _yes_no(row.reached),
@@ -68,7 +73,7 @@ def print_models(rows: Sequence[ModelTime], env: dict[str, Any]) -> None:
     _print(console, "ms per call, medians", table)
     for line in (
         "Both sides have the same weights and compute the same numbers, which was checked.",
-        "forward: evaluation, no gradients. train: forward with dropout, loss, backward, fused AdamW.",
+        f"forward: evaluation, no gradients. train: forward with dropout, loss, backward, {optimizer}.",
         "meta: rf without kernels (of train: forward and loss); share: of the time of rf.",
     ):
         console.print(line, highlight=False, markup=False)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import rf
-from rf._errors import UserError
 from rf.backend import Backend, get_backend, use_backend
 from rf.bench.case import Case, Reference, RfModel
 from rf.bench.check import build, check_forward, check_gradients
+from rf.bench.peer import Peer, peer_of
 from rf.profile.timing import compare
 
 __all__ = ["ModelTime", "bench_models"]
 
-LEARNING_RATE = 1e-5
-"""Small: what is timed shall not change."""
 WARM_UP = 1
 """Calls of everything before `compare`, which makes one more: plans get made, caches filled, the optimizer's state
 allocated.
@@ -33,7 +31,8 @@ class ModelTime:
     :param size: "tiny" or "realistic"
     :param step: "forward" or "train"
     :param rf_ms: in rf
-    :param torch_ms: in the torch code
+    :param reference: what the hand-written code is written in: "torch" or "Keras"
+    :param reference_ms: in that code
     :param meta_ms: in rf on the backend `meta`: of "train", forward and loss
     :param target: the ratio that the project aims at, None without an aim
     :param difference: greatest relative difference between the numbers of both, see `rf.bench.check`; of "train",
@@ -48,7 +47,8 @@ class ModelTime:
     size: str
     step: str
     rf_ms: float
-    torch_ms: float
+    reference: str
+    reference_ms: float
     meta_ms: float
     target: float | None
     difference: float
@@ -58,8 +58,8 @@ class ModelTime:
 
     @property
     def ratio(self) -> float:
-        """rf / torch."""
-        return self.rf_ms / self.torch_ms
+        """rf / reference."""
+        return self.rf_ms / self.reference_ms
 
     @property
     def reached(self) -> bool | None:
@@ -83,7 +83,8 @@ def bench_models(
 ) -> list[ModelTime]:
     """Check and time the cases.
 
-    :param backend: torch. UserError for another one: there is no code to compare with.
+    :param backend: torch or tensorflow. UserError for another one: there is no code to compare with.
+    :param cases: those that there is code for, see `rf.bench.models.select_cases`.
     :param sizes: of `rf.bench.case.SIZES`.
     :param rounds: of `rf.profile.timing.compare`.
     :param progress: called with a line of text before each case.
@@ -91,20 +92,21 @@ def bench_models(
 
     Raises RfError when the two sides do not compute the same numbers.
     """
-    if backend.name != "torch":
-        raise UserError(f"there are no models of {backend.name} to compare with; use --backend torch")
+    peer = peer_of(backend)
     rows = []
     try:
         for size in sizes:
             for case in cases:
                 progress(f"{case.name}, {size}")
-                rows += _bench_case(backend, case, size, rounds, timing)
+                rows += _bench_case(backend, peer, case, size, rounds, timing)
     finally:
         rf.reset_run_ctx()
     return rows
 
 
-def _bench_case(backend: Backend, case: Case, size: str, rounds: int, timing: dict[str, Any]) -> list[ModelTime]:
+def _bench_case(
+    backend: Backend, peer: Peer, case: Case, size: str, rounds: int, timing: dict[str, Any]
+) -> list[ModelTime]:
     with use_backend(backend.name):
         differences = check_case(backend, case, size)
         ours, theirs = build(case, size, backend, case.dropout)
@@ -113,7 +115,7 @@ def _bench_case(backend: Backend, case: Case, size: str, rounds: int, timing: di
         rows = []
         for step in case.steps:
             make = _forward_calls if step == "forward" else _train_calls
-            functions = make(backend, ours, theirs, frontend)
+            functions = make(peer, ours, theirs, frontend)
             with backend.no_grad() if step == "forward" else contextlib.nullcontext():
                 for _ in range(WARM_UP):
                     for function in functions.values():
@@ -127,9 +129,10 @@ def _bench_case(backend: Backend, case: Case, size: str, rounds: int, timing: di
                     size,
                     step,
                     ms.pop("rf"),
-                    ms.pop("torch"),
+                    peer.name,
+                    ms.pop(peer.name),
                     ms.pop("meta"),
-                    case.targets.get((step, size)),
+                    peer.targets(case).get((step, size)),
                     differences[step],
                     case.dropout,
                     rounds,
@@ -146,45 +149,27 @@ def check_case(backend: Backend, case: Case, size: str) -> dict[str, float]:
     if "forward" in case.steps:
         differences["forward"] = check_forward(case, backend, ours, theirs)
     if "train" in case.steps:
-        differences["train"] = check_gradients(case, ours, theirs)
+        differences["train"] = check_gradients(case, backend, ours, theirs)
     return differences
 
 
 Calls = dict[str, Callable[[], object]]
 
 
-def _forward_calls(backend: Backend, ours: RfModel, theirs: Reference, frontend: RfModel) -> Calls:
+def _forward_calls(peer: Peer, ours: RfModel, theirs: Reference, frontend: RfModel) -> Calls:
     for reference in (theirs, *theirs.others.values()):
-        reference.model.eval()
-    calls: Calls = {"rf": ours.forward, "torch": theirs.forward, "meta": _on_meta(frontend.forward)}
+        peer.set_training(reference, False)
+    calls: Calls = {"rf": ours.forward, peer.name: theirs.forward, "meta": _on_meta(frontend.forward)}
     return calls | {name: other.forward for name, other in theirs.others.items()}
 
 
-def _train_calls(backend: Backend, ours: RfModel, theirs: Reference, frontend: RfModel) -> Calls:
-    assert ours.loss is not None and frontend.loss is not None
-    our_loss = ours.loss
-    parameters = [p.raw_tensor for p in ours.model.parameters() if p.trainable]
-    calls: Calls = {"rf": _train_step(lambda: our_loss().raw_tensor, parameters)}
-    for name, reference in (("torch", theirs), *theirs.others.items()):
-        assert reference.loss is not None
-        reference.model.train()
-        trained = [p for p in reference.model.parameters() if p.requires_grad]
-        calls[name] = _train_step(reference.loss, trained)
+def _train_calls(peer: Peer, ours: RfModel, theirs: Reference, frontend: RfModel) -> Calls:
+    assert frontend.loss is not None
+    calls: Calls = {"rf": peer.train_step_of_rf(ours)}
+    for name, reference in ((peer.name, theirs), *theirs.others.items()):
+        peer.set_training(reference, True)
+        calls[name] = peer.train_step(reference)
     return calls | {"meta": _on_meta(frontend.loss)}
-
-
-def _train_step(loss: Callable[[], Any], parameters: Iterable[Any]) -> Callable[[], None]:
-    """A training step, the same for both sides but for the loss, which is an array of torch."""
-    import torch
-
-    optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss().backward()
-        optimizer.step()
-
-    return step
 
 
 def _on_meta(function: Callable[[], object]) -> Callable[[], None]:

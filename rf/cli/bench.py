@@ -1,8 +1,10 @@
-"""``rf bench ops``: time each op against the backend's own call; ``rf bench models``: models against torch code."""
+"""``rf bench ops``: time each op against the backend's own call; ``rf bench models``: models against torch code (on
+TensorFlow: Keras code)."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from typing import Any
 
@@ -23,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         choices=["ops", "models"],
-        help="ops: single ops on arrays of a few elements; models: models against the same in torch.nn",
+        help="ops: single ops on arrays of a few elements; models: models against torch.nn (on tensorflow: Keras)",
     )
     parser.add_argument("--backend", default="torch", metavar="NAME", help="backend to compare with (default: torch)")
     parser.add_argument("--filter", metavar="TEXT", help="only those whose name or description contains this")
@@ -44,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     check_output("--json", args.json)
     if args.what == "ops" and args.size is not None:
         raise UserError(f"--size {args.size}: only models have sizes; use rf bench models")
+    limit_threads(args.backend, args.threads)
     backend = get_backend(args.backend)
     bench = _ops if args.what == "ops" else _models
     with threads(backend, args.threads):
@@ -65,16 +68,37 @@ def _ops(backend: Backend, args: argparse.Namespace) -> dict[str, Any]:
 
 def _models(backend: Backend, args: argparse.Namespace) -> dict[str, Any]:
     # Here, as they import all of rf's models.
-    from rf.bench import models, report, run
+    from rf.bench import models, peer, report, run
 
-    cases = models.select_cases(args.filter)
+    reference = peer.peer_of(backend)
+    cases = models.select_cases(args.filter, backend.name)
     sizes = SIZES if args.size == "all" else (args.size or "tiny",)
     env = environment(backend)
     progress = _Progress(len(cases) * len(sizes))
     rows = run.bench_models(backend, cases, sizes, rounds=args.repeat, progress=progress)
     progress.clear()
-    report.print_models(rows, env)
+    report.print_models(rows, env, reference=reference.name, optimizer=reference.optimizer)
     return report.models_json(rows, env)
+
+
+def limit_threads(backend: str, number: int | None) -> None:
+    """Have TensorFlow use that many threads, which it must be told before it starts; does nothing for other backends.
+
+    :param number: None for one, if it has not started yet.
+
+    Raises UserError when it has started with another number.
+    """
+    if backend != "tensorflow" or importlib.util.find_spec(backend) is None:
+        return
+    import tensorflow as tf
+
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(number or 1)
+        tf.config.threading.set_inter_op_parallelism_threads(number or 1)
+    except RuntimeError as exc:
+        if number is None:
+            return
+        raise UserError(f"--threads {number}: TensorFlow has started already, with another number") from exc
 
 
 def check_positive(option: str, value: int) -> None:

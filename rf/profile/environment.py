@@ -18,7 +18,7 @@ from rf.backend import Backend
 
 __all__ = ["environment", "native_path_note", "threads"]
 
-_PACKAGES = ("numpy", "torch", "tensorflow")
+_PACKAGES = ("numpy", "torch", "tensorflow", "keras")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
