@@ -118,12 +118,13 @@ class FusedKernels(_Primitives):
         ff_weight: Raw,
         rec_weight: Raw,
         bias: Raw | None,
-        lengths: Shape | None,
+        lengths: Raw | None,
+        axis: int,
     ) -> tuple[Raw, Raw, Raw]:
-        """x (time, batch..., in), state (batch... or 1, out) -> y (time, batch..., out), h, c.
+        """x (batch..., in) with the time between, state (batch..., out) -> y like x, h, c.
 
-        `lengths`: of all sequences, batch axes flattened. In the padding, whatever x holds there, y is 0 and the state
-        stays.
+        `axis`: of the time, counted from the end: below -1. `lengths`: int32 (batch...), on the host. The batch axes
+        are broadcast. In the padding, whatever x holds there, y is 0 and the state stays.
         """
         raise NotImplementedError
 

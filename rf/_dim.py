@@ -460,12 +460,15 @@ class Dim(DimBase):
         """A raw array computed from the sizes, cached per filling.
 
         :param kind: "mask": True on valid frames, axes size dims + self. "lengths": the sizes, at least 1 (to divide
-            by), axes size dims. "sizes": the sizes as they are. "total": their sum, at least 1, a scalar.
+            by), axes size dims. "sizes": the sizes as they are. "host_sizes": the same, on the host whatever
+            `device` is. "total": their sum, at least 1, a scalar.
         :param pattern: for each axis of the result, the axis of the array above that lies there; -1 for an axis of
             length 1.
         """
         base = self.base
         sizes = base.get_sizes()
+        if kind == "host_sizes":
+            device = "cpu"
         key = auxiliary_key(backend, kind, pattern, dtype, device)
         raw = sizes.cache.get(key)
         if raw is None:
@@ -476,7 +479,7 @@ class Dim(DimBase):
                 values = numpy.maximum(values, 1)
             elif kind == "total":
                 values = numpy.maximum(values.sum(dtype=numpy.int64), 1)
-            elif kind != "sizes":
+            elif kind not in ("sizes", "host_sizes"):
                 raise AssertionError(kind)
             if kind != "total":
                 kept = [i for i in pattern if i >= 0]

@@ -24,7 +24,8 @@ struct Static {
   std::vector<int64_t> ints; // kInts: those of a tuple; of nested tuples, one after the other
 };
 
-// Reads borrowed operands, puts owned results into `out`. False: a Python error is set, and nothing is in `out`.
+// Reads borrowed operands, puts owned results into `out`. False: nothing is in `out`, and a Python error is set; or
+// none is, then the kernel declines and the one in Python is called.
 using Kernel = bool (*)(const Payload* in, int num_in, const Static* args, Payload* out);
 
 struct NativeBackend {

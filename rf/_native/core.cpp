@@ -67,8 +67,8 @@ bool call_native(KernelCall& call, int num_out, TensorObject** results) {
   int num_in = static_cast<int>(in.size());
   bool ok = backend.tape ? execute_and_note(backend, call.kernel, call.statics, statics, kernel, num_in, num_out,
                                             in.data(), out.data())
-            : kernel     ? kernel(in.data(), num_in, statics.data(), out.data())
-                         : execute_python(backend, call.kernel, call.statics, num_in, num_out, in.data(), out.data());
+                         : execute_kernel(backend, call.kernel, call.statics, statics.data(), kernel, num_in, num_out,
+                                          in.data(), out.data());
   if (!ok) return false;
   for (int i = 0; i < num_out; ++i) {
     results[i]->backend = &backend;

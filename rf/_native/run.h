@@ -38,11 +38,19 @@ inline bool execute_python(BackendEntry& backend, PyObject* kernel, PyObject* st
   return true;
 }
 
+// The native kernel; Python's where there is none (null), or where it declines.
+inline bool execute_kernel(BackendEntry& backend, PyObject* kernel, PyObject* statics_tuple, const Static* statics,
+                           Kernel native, int num_in, int num_out, const Payload* in, Payload* out) {
+  if (RF_LIKELY(native != nullptr)) {
+    if (RF_LIKELY(native(in, num_in, statics, out))) return true;
+    if (PyErr_Occurred()) return false;
+  }
+  return execute_python(backend, kernel, statics_tuple, num_in, num_out, in, out);
+}
+
 inline bool execute_direct(BackendEntry& backend, Instr& instr, const Payload* in, Payload* out) {
-  if (Kernel kernel = instr.native[backend.number]; RF_LIKELY(kernel != nullptr))
-    return kernel(in, static_cast<int>(instr.slots.size()), instr.statics.data(), out);
-  return execute_python(backend, instr.kernel, instr.statics_tuple, static_cast<int>(instr.slots.size()), instr.num_out,
-                        in, out);
+  return execute_kernel(backend, instr.kernel, instr.statics_tuple, instr.statics.data(), instr.native[backend.number],
+                        static_cast<int>(instr.slots.size()), instr.num_out, in, out);
 }
 
 inline void resolve(Plan& plan, BackendEntry& backend) {

@@ -87,8 +87,7 @@ inline bool execute_and_note(BackendEntry& backend, PyObject* kernel, PyObject* 
                              const std::vector<Static>& statics, Kernel native, int num_in, int num_out,
                              const Payload* in, Payload* out) {
   int64_t start = now_ns();
-  bool ok = native ? native(in, num_in, statics.data(), out)
-                   : execute_python(backend, kernel, statics_tuple, num_in, num_out, in, out);
+  bool ok = execute_kernel(backend, kernel, statics_tuple, statics.data(), native, num_in, num_out, in, out);
   int64_t end = now_ns();
   if (!ok) return false;
   TapeEntry entry{Py_NewRef(kernel), Py_NewRef(statics_tuple), statics, native, {}, {}, end - start};
@@ -195,8 +194,8 @@ inline PyObject* tape_replay(PyObject* self, PyObject* args) {
       out.assign(step.out.size(), nullptr);
       int num_in = static_cast<int>(in.size()), num_out = static_cast<int>(out.size());
       int64_t start = timed ? now_ns() : 0;
-      ok = e.native ? e.native(in.data(), num_in, e.statics.data(), out.data())
-                    : execute_python(*tape->backend, e.kernel, e.statics_tuple, num_in, num_out, in.data(), out.data());
+      ok = execute_kernel(*tape->backend, e.kernel, e.statics_tuple, e.statics.data(), e.native, num_in, num_out,
+                          in.data(), out.data());
       if (timed) ns[k] = now_ns() - start;
       if (!ok) break;
       for (size_t i = 0; i < out.size(); ++i) put(step.out[i], out[i]);

@@ -113,18 +113,21 @@ class NumpyNnKernels:
         ff_weight: Raw,
         rec_weight: Raw,
         bias: Raw | None,
-        lengths: Shape | None,
+        lengths: Raw | None,
+        axis: int,
     ) -> tuple[Raw, Raw, Raw]:
-        num_frames, batch = x.shape[0], x.shape[1:-1]
+        x = np.moveaxis(x, axis, 0)
+        num_frames = x.shape[0]
+        sizes = np.array(num_frames) if lengths is None else lengths
+        batch = np.broadcast_shapes(x.shape[1:-1], h.shape[:-1], c.shape[:-1], sizes.shape)
         h, c = (np.broadcast_to(s, (*batch, s.shape[-1])) for s in (h, c))
-        sizes = np.full(batch, num_frames) if lengths is None else np.reshape(np.array(lengths, dtype=np.int64), batch)
         y = np.zeros((num_frames, *h.shape), dtype=x.dtype)
         for t in range(num_frames):
             active = (t < sizes)[..., None]
             new_h, new_c = self.lstm_step(x[t], h, c, ff_weight, rec_weight, bias)
             h, c = np.where(active, new_h, h), np.where(active, new_c, c)
             y[t] = np.where(active, new_h, np.zeros_like(new_h))
-        return y, h, c
+        return np.moveaxis(y, 0, axis), h, c
 
     def lstm_step(self, x: Raw, h: Raw, c: Raw, ff_weight: Raw, rec_weight: Raw, bias: Raw | None) -> tuple[Raw, Raw]:
         gates = x @ ff_weight.T + h @ rec_weight.T

@@ -127,20 +127,30 @@ class TensorFlowNnKernels(ConvKernels):
         ff_weight: Raw,
         rec_weight: Raw,
         bias: Raw | None,
-        lengths: Shape | None,
+        lengths: Raw | None,
+        axis: int,
     ) -> tuple[Raw, Raw, Raw]:
+        x = self._move_axis(x, axis, 0)
         num_frames, *batch, num_in = self.shape_of(x)
         num_out = self.shape_of(rec_weight)[1]
-        rows, state_shape = math.prod(batch), (*batch, num_out)
+        sizes = np.array(num_frames) if lengths is None else self.to_numpy(lengths)
+        shapes = (self.shape_of(h)[:-1], self.shape_of(c)[:-1], sizes.shape)
+        batch_shape = np.broadcast_shapes(tuple(batch), *shapes)
+        rows, state_shape = math.prod(batch_shape), (*batch_shape, num_out)
         h, c = (ops.broadcast(s, state_shape) for s in (h, c))
         if num_frames == 0 or rows == 0:
-            return self.full((num_frames, *state_shape), 0, self.dtype_of(x), None), h, c
+            y = self.full((num_frames, *state_shape), 0, self.dtype_of(x), None)
+            return self._move_axis(y, 0, axis), h, c
+        if tuple(batch) != batch_shape:
+            x = ops.reshape(x, (num_frames, *(1,) * (len(batch_shape) - len(batch)), *batch, num_in))
+            x = ops.broadcast(x, (num_frames, *batch_shape, num_in))
         x = ops.reshape(x, (num_frames, rows, num_in))
         h, c = (ops.reshape(s, (rows, num_out)) for s in (h, c))
-        first_end = num_frames if lengths is None else min(lengths)
+        sizes = np.broadcast_to(sizes, batch_shape).reshape(-1)
+        first_end = int(min(sizes.min(), num_frames))
         valid: list[Raw] = []
         if first_end < num_frames:
-            mask = np.arange(num_frames)[:, None, None] < np.array(lengths)[:, None]
+            mask = np.arange(num_frames)[:, None, None] < sizes[:, None]
             valid = [self.from_numpy(m, "bool") for m in mask]
             x = ops.select(self.from_numpy(mask, "bool"), x, like(x, 0))
         frames = ops.unstack(self.linear(x, ops.transpose(ff_weight, (1, 0)), bias), 0, num_frames)
@@ -157,8 +167,13 @@ class TensorFlowNnKernels(ConvKernels):
             else:
                 out.append(ops.select(valid[t], new_h, zero))
                 h, c = ops.select(valid[t], new_h, h), ops.select(valid[t], new_c, c)
-        y = ops.reshape(ops.stack(out, 0), (num_frames, *state_shape))
+        y = self._move_axis(ops.reshape(ops.stack(out, 0), (num_frames, *state_shape)), 0, axis)
         return y, ops.reshape(h, state_shape), ops.reshape(c, state_shape)
+
+    def _move_axis(self, x: Raw, source: int, to: int) -> Raw:
+        order = list(range(len(self.shape_of(x))))
+        order.insert(to % len(order), order.pop(source))
+        return x if order == sorted(order) else ops.transpose(x, tuple(order))
 
     # -- losses
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.utils._mode_utils import no_dispatch
 
 from rf._backend_nn import dtypes_lowest
 from rf._errors import RfError
@@ -145,24 +146,44 @@ class TorchNnKernels:
         ff_weight: Raw,
         rec_weight: Raw,
         bias: Raw | None,
-        lengths: Shape | None,
+        lengths: Raw | None,
+        axis: int,
     ) -> tuple[Raw, Raw, Raw]:
-        num_frames, batch, num_out = x.shape[0], x.shape[1:-1], rec_weight.shape[1]
-        state_shape = (*batch, num_out)
-        h, c = h.expand(state_shape), c.expand(state_shape)
+        x = x.movedim(axis, 0)
+        num_frames, num_in, num_out = x.shape[0], x.shape[-1], rec_weight.shape[1]
+        shapes = [x.shape[1:-1], h.shape[:-1], c.shape[:-1]] + ([] if lengths is None else [lengths.shape])
+        batch = torch.broadcast_shapes(*shapes)
+        x = x.reshape(num_frames, *(1,) * (len(batch) + 2 - x.dim()), *x.shape[1:]).expand(num_frames, *batch, num_in)
+        h, c = (s.expand(*batch, num_out) for s in (h, c))
         if num_frames == 0 or batch.numel() == 0:
-            return F.linear(x, ff_weight)[..., :num_out], h, c  # empty, but part of the graph
-        x = x.reshape(num_frames, -1, x.shape[-1])
+            return F.linear(x, ff_weight)[..., :num_out].movedim(0, axis), h, c  # empty, but part of the graph
+        with no_dispatch():
+            each = None if lengths is None else lengths.expand(batch).reshape(-1).tolist()
+        y, new_h, new_c = self._lstm(x.reshape(num_frames, -1, num_in), h, c, ff_weight, rec_weight, bias, each)
+        y = y.reshape(num_frames, *batch, num_out).movedim(0, axis)
+        return y, new_h.reshape(*batch, num_out), new_c.reshape(*batch, num_out)
+
+    def _lstm(
+        self,
+        x: Raw,
+        h: Raw,
+        c: Raw,
+        ff_weight: Raw,
+        rec_weight: Raw,
+        bias: Raw | None,
+        lengths: list[int] | None,
+    ) -> tuple[Raw, Raw, Raw]:
+        """x (time, batch, in)."""
+        num_frames, num_out = x.shape[0], rec_weight.shape[1]
         state = tuple(s.reshape(1, -1, num_out).contiguous() for s in (h, c))
         weights = [ff_weight, rec_weight] if bias is None else [ff_weight, rec_weight, bias, torch.zeros_like(bias)]
         options = (bias is not None, 1, 0.0, torch.is_grad_enabled(), False)  # layers, dropout, train, bidirectional
         if lengths is None or min(lengths) == num_frames:
             y, new_h, new_c = torch.lstm(x, state, weights, *options, False)
-            return y.reshape(num_frames, *state_shape), new_h.reshape(state_shape), new_c.reshape(state_shape)
+            return y, new_h, new_c
         sizes = torch.tensor(lengths)
         if x.device.type == "cpu":
-            y, new_h, new_c = _padded_lstm(x, sizes, state, weights, options)
-            return y.reshape(num_frames, *state_shape), new_h.reshape(state_shape), new_c.reshape(state_shape)
+            return _padded_lstm(x, sizes, state, weights, options)
         empty = None
         if min(lengths) == 0:
             # torch packs no empty sequences: they run over one frame of zeros, which is then taken back
@@ -180,7 +201,7 @@ class TorchNnKernels:
         if empty is not None:
             y = torch.where(empty, 0.0, y)
             new_h, new_c = (torch.where(empty, old[0], new) for old, new in zip(state, (new_h, new_c)))
-        return y.reshape(num_frames, *state_shape), new_h.reshape(state_shape), new_c.reshape(state_shape)
+        return y, new_h, new_c
 
     def lstm_step(self, x: Raw, h: Raw, c: Raw, ff_weight: Raw, rec_weight: Raw, bias: Raw | None) -> tuple[Raw, Raw]:
         gates = F.linear(x, ff_weight, bias) + F.linear(h, rec_weight)

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy
-
 from rf import dtypes
-from rf._core import Op, Tensor, apply
+from rf._core import Op, Tensor
 from rf._dim import Dim
 from rf._errors import DimError
-from rf._plan import Plan, PlanBuilder
-from rf.ops.dims import host_sizes
-from rf.ops.elementwise import cast
-from rf.ops.shape import expand_dims
+from rf._plan import Plan, PlanBuilder, axis_of, mask_pattern, own_dim
 
 __all__: list[str] = []
 
@@ -43,6 +38,20 @@ def _batch_dims(x: Tensor, h: Tensor, c: Tensor, without: Sequence[Dim], out_dim
     return batch
 
 
+def _operands(
+    p: PlanBuilder, dtype: str, x_order: Sequence[Dim], batch: Sequence[Dim], in_dim: Dim, out_dim: Dim
+) -> list[Any]:
+    """Slots of the operands (x, h, c, ff_weight, rec_weight, bias) of a kernel."""
+    x, h, c, ff_weight, rec_weight, bias = p.tensors
+    assert x is not None and h is not None and c is not None and ff_weight is not None and rec_weight is not None
+    slots: list[Any] = [p.align(p.cast(0, x.dtype, dtype), x.dims, x_order)]
+    slots += [p.align(p.cast(i, s.dtype, dtype), s.dims, [*batch, out_dim]) for i, s in ((1, h), (2, c))]
+    for i, weight, side in ((3, ff_weight, in_dim), (4, rec_weight, out_dim)):
+        dims = _weight_dims("ff_weight" if i == 3 else "rec_weight", weight, side)
+        slots.append(p.permute(p.cast(i, weight.dtype, dtype), weight.dims, dims))
+    return [*slots, -1 if bias is None else p.cast(5, bias.dtype, dtype)]
+
+
 def _plan_step(
     p: PlanBuilder,
     x: Tensor,
@@ -57,19 +66,47 @@ def _plan_step(
     _check(x, h, c, in_dim, out_dim)
     dtype = dtypes.result_type(x.dtype, ff_weight.dtype)
     batch = _batch_dims(x, h, c, (in_dim,), out_dim)
-    slots: list[Any] = [p.align(p.cast(0, x.dtype, dtype), x.dims, [*batch, in_dim])]
-    slots += [p.align(p.cast(i, s.dtype, dtype), s.dims, [*batch, out_dim]) for i, s in ((1, h), (2, c))]
-    for i, weight, side in ((3, ff_weight, in_dim), (4, rec_weight, out_dim)):
-        dims = _weight_dims("ff_weight" if i == 3 else "rec_weight", weight, side)
-        slots.append(p.permute(p.cast(i, weight.dtype, dtype), weight.dims, dims))
-    slots.append(-1 if bias is None else p.cast(5, bias.dtype, dtype))
-    new_h, new_c = p.emit("lstm_step", *slots, num_out=2)
+    new_h, new_c = p.emit("lstm_step", *_operands(p, dtype, [*batch, in_dim], batch, in_dim, out_dim), num_out=2)
     dims = [*batch, out_dim.base]
     return p.finish(p.out(new_h, dims, dtype, out_dim.base), p.out(new_c, dims, dtype, out_dim.base))
 
 
 lstm_step = Op("lstm_step", num_tensors=6, planner=_plan_step)
 """`lstm_step(x, h, c, ff_weight, rec_weight, bias | None, in_dim, out_dim) -> (h, c)`: one frame; dims as in `lstm`."""
+
+
+def _plan_lstm(
+    p: PlanBuilder,
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    ff_weight: Tensor,
+    rec_weight: Tensor,
+    bias: Tensor | None,
+    spatial_dim: Dim,
+    in_dim: Dim,
+    out_dim: Dim,
+) -> Plan:
+    _check(x, h, c, in_dim, out_dim)
+    own = own_dim("lstm", x, spatial_dim, "spatial_dim")
+    if spatial_dim in h.dims or spatial_dim in c.dims:
+        raise DimError(f"lstm: the state h {h!r}, c {c!r} must not have the spatial dim {spatial_dim!r}")
+    dtype = dtypes.result_type(x.dtype, ff_weight.dtype)
+    # The axes of x stay as they are, but for its features. What it lacks comes first.
+    size_dims = own.base.size_dims or ()
+    missing = [d for d in size_dims if d not in x.dims]
+    missing += [d for d in _batch_dims(x, h, c, (), out_dim) if d not in x.dims and d not in missing]
+    dims = [*missing, *(d for d in x.dims if d != in_dim)]
+    axis = axis_of(own, dims)
+    batch = [*dims[:axis], *dims[axis + 1 :]]
+    slots = _operands(p, dtype, [*dims, in_dim], batch, in_dim, out_dim)
+    slots.append(p.auxiliary("host_sizes", own.base, mask_pattern(size_dims, batch), "int32") if size_dims else -1)
+    y, new_h, new_c = p.emit("lstm", *slots, static=(axis - len(dims) - 1,), num_out=3)
+    outs = ((y, [*dims, out_dim.base]), (new_h, [*batch, out_dim.base]), (new_c, [*batch, out_dim.base]))
+    return p.finish(*(p.out(slot, of, dtype, out_dim.base) for slot, of in outs))
+
+
+_lstm = Op("lstm", num_tensors=6, planner=_plan_lstm, masked=True)
 
 
 def lstm(
@@ -100,34 +137,4 @@ def lstm(
 
     Hochreiter and Schmidhuber 1997, with forget gates; numerics of torch.nn.LSTM with this bias as the sum of its two.
     """
-    _check(source, h, c, in_dim, out_dim)
-    if spatial_dim not in source.dims:
-        raise DimError(f"lstm: spatial_dim {spatial_dim!r} is not a dim of {source!r}")
-    if spatial_dim in h.dims or spatial_dim in c.dims:
-        raise DimError(f"lstm: the state h {h!r}, c {c!r} must not have the spatial dim {spatial_dim!r}")
-    dtype = dtypes.result_type(source.dtype, ff_weight.dtype)
-    batch = _batch_dims(source, h, c, (spatial_dim, in_dim), out_dim)
-    lengths = None
-    if spatial_dim.need_masking():
-        batch = [*[d for d in spatial_dim.get_sizes().dims if d not in batch], *batch]
-        sizes = numpy.broadcast_to(host_sizes(spatial_dim, batch), [d.get_dim_value() for d in batch])
-        lengths = tuple(sizes.reshape(-1).tolist())
-
-    def arranged(t: Tensor, order: Sequence[Dim]) -> Tensor:
-        t = t if t.dtype == dtype else cast(t, dtype)
-        missing = [d for d in order if d not in t.dims]
-        return (expand_dims(t, missing) if missing else t).copy_transpose(order)
-
-    dims = [*batch, out_dim.base]
-    inputs = (
-        arranged(source, [spatial_dim, *batch, in_dim]),
-        arranged(h, dims),
-        arranged(c, dims),
-        arranged(ff_weight, _weight_dims("ff_weight", ff_weight, in_dim)),
-        arranged(rec_weight, _weight_dims("rec_weight", rec_weight, out_dim)),
-        None if bias is None else arranged(bias, bias.dims),
-    )
-    state_spec = (tuple(dims), dtype, out_dim.base, None)
-    out_spec = ((spatial_dim.base, *dims), dtype, out_dim.base, None)
-    out, new_h, new_c = apply("lstm", inputs, (lengths,), [out_spec, state_spec, state_spec])
-    return out, new_h, new_c
+    return _lstm(source, h, c, ff_weight, rec_weight, bias, spatial_dim, in_dim, out_dim)

@@ -333,7 +333,7 @@ bool k_batch_norm_apply(const Payload* in, int, const Static* s, Payload* out) {
   END_HANDLE_TH_ERRORS_RET(false)
 }
 
-// -- dropout, recurrence, convolution, loss
+// -- dropout, convolution, loss
 
 bool k_dropout(const Payload* in, int, const Static* s, Payload* out) {
   HANDLE_TH_ERRORS
@@ -347,19 +347,6 @@ bool k_dropout(const Payload* in, int, const Static* s, Payload* out) {
   for (int64_t a : s[1].ints) sizes[static_cast<size_t>(a)] = x.size(a);
   give(out[0],
        evaluate(x, constant(in, 1), [&] { return at::mul(x, at::dropout(at::ones(sizes, x.options()), p, true)); }));
-  return true;
-  END_HANDLE_TH_ERRORS_RET(false)
-}
-
-bool k_lstm_step(const Payload* in, int, const Static*, Payload* out) {
-  HANDLE_TH_ERRORS
-  const at::Tensor& x = tensor(in[0]);
-  at::Tensor gates = at::add(at::linear(x, tensor(in[3]), optional(in[5])), at::linear(tensor(in[1]), tensor(in[4])));
-  std::vector<at::Tensor> parts = gates.chunk(4, -1);
-  at::Tensor c =
-      at::add(at::mul(at::sigmoid(parts[1]), tensor(in[2])), at::mul(at::sigmoid(parts[0]), at::tanh(parts[2])));
-  give(out[0], at::mul(at::sigmoid(parts[3]), at::tanh(c)));
-  give(out[1], std::move(c));
   return true;
   END_HANDLE_TH_ERRORS_RET(false)
 }

@@ -4,8 +4,10 @@
 // there. One translation unit:
 //   support.h      operands, results, macros       shape.h   structure, indexing
 //   elementwise.h  elementwise, reductions         nn.h      contraction, normalizing, attention, losses
+//   rnn.h          the LSTM                        lanes.h   its arithmetic
 #include "elementwise.h"
 #include "nn.h"
+#include "rnn.h"
 #include "shape.h"
 
 namespace {
@@ -37,8 +39,8 @@ constexpr Named kKernels[] = {
                                                 RF_ENTRY(concat) RF_ENTRY(stack) RF_ENTRY(append) RF_ENTRY(scale)
                                                     RF_ENTRY(attention_softmax) RF_ENTRY(add_rel_shifted)
                                                         RF_ENTRY(batch_norm_of_batch) RF_ENTRY(batch_norm_apply)
-                                                            RF_ENTRY(dropout) RF_ENTRY(lstm_step) RF_ENTRY(conv)
-                                                                RF_ENTRY(cross_entropy)};
+                                                            RF_ENTRY(dropout) RF_ENTRY(lstm) RF_ENTRY(lstm_step)
+                                                                RF_ENTRY(conv) RF_ENTRY(cross_entropy)};
 
 Kernel find(const char* name) {
   for (const Named& entry : kKernels)
