@@ -75,42 +75,57 @@ template <class T, class V> RF_INLINE void split_exp(V y, V& scale, V& rest) {
   std::memcpy(&scale, &bits, sizeof(bits));
 }
 
-template <class T, class V> RF_INLINE V sigmoid(V x) {
+// sigmoid(x) = 1 / (1 + exp(-x))
+template <class T, class V> RF_INLINE V exp_of_minus(V x) {
   V y = -x, scale, rest;
   y = y > Precision<T>::highest ? V{} + Precision<T>::highest : y;
   y = y < Precision<T>::lowest ? V{} + Precision<T>::lowest : y;
   split_exp<T>(y, scale, rest);
-  return T(1) / (T(1) + scale * (T(1) + rest));
+  return scale * (T(1) + rest);
 }
+template <class T, class V> RF_INLINE V sigmoid(V x) { return T(1) / (T(1) + exp_of_minus<T>(x)); }
 
-// (exp(2|x|) - 1) / (exp(2|x|) + 1) with the sign of x; near 0 no digits cancel.
-template <class T, class V> RF_INLINE V tangent(V x) {
+// tanh(|x|) = e / (e + 2) with e = exp(2|x|) - 1; near 0 no digits cancel.
+template <class T, class V> RF_INLINE V exp_less_one(V x) {
   V y = (x < T(0) ? -x : x) * T(2), scale, rest;
   y = y > T(40) ? V{} + T(40) : y;
   split_exp<T>(y, scale, rest);
-  V less_one = scale * rest + (scale - T(1));
-  V t = less_one / (less_one + T(2));
-  return x < T(0) ? -t : t;
+  return scale * rest + (scale - T(1));
+}
+template <class T, class V> RF_INLINE V with_sign_of(V x, V magnitude) { return x < T(0) ? -magnitude : magnitude; }
+template <class T, class V> RF_INLINE V tangent(V x) {
+  V e = exp_less_one<T>(x);
+  return with_sign_of<T>(x, e / (e + T(2)));
 }
 
 // -- the cell. A row of gates is i, f, g, o, each of `n` numbers.
 
-// Gates before their activation -> after it, in place; new cell and output.
-template <class T, int N>
-RF_INLINE void cell_forward(T* gates, const T* before, T* cell, T* out, int64_t n, int64_t j = 0) {
+// Gates before bias and activation, cell before -> new cell, which may be in its place, and output. With `keep`, the
+// gates become what they are after activation; without, some of the divisions, which cost most, are done together.
+template <class T, int N, bool keep>
+RF_INLINE void cell_forward(T* gates, const T* bias, const T* before, T* cell, T* out, int64_t n, int64_t j = 0) {
   using V = Lanes<T, N>;
+  auto gate = [&](int64_t k)
+                  __attribute__((always_inline)) { return load<V>(gates + k * n + j) + load<V>(bias + k * n + j); };
   for (; j + N <= n; j += N) {
-    V i = sigmoid<T>(load<V>(gates + j)), f = sigmoid<T>(load<V>(gates + n + j));
-    V g = tangent<T>(load<V>(gates + 2 * n + j)), o = sigmoid<T>(load<V>(gates + 3 * n + j));
-    V c = f * load<V>(before + j) + i * g;
-    store(gates + j, i);
-    store(gates + n + j, f);
-    store(gates + 2 * n + j, g);
-    store(gates + 3 * n + j, o);
+    V i = gate(0), f = gate(1), g = gate(2), o = gate(3), c = load<V>(before + j);
+    if constexpr (keep) {
+      i = sigmoid<T>(i), f = sigmoid<T>(f), g = tangent<T>(g), o = sigmoid<T>(o);
+      store(gates + j, i);
+      store(gates + n + j, f);
+      store(gates + 2 * n + j, g);
+      store(gates + 3 * n + j, o);
+      c = f * c + i * g;
+      store(out + j, o * tangent<T>(c));
+    } else {
+      V e = exp_less_one<T>(g);
+      c = c / (T(1) + exp_of_minus<T>(f)) + with_sign_of<T>(g, e / ((T(1) + exp_of_minus<T>(i)) * (e + T(2))));
+      e = exp_less_one<T>(c);
+      store(out + j, with_sign_of<T>(c, e / ((T(1) + exp_of_minus<T>(o)) * (e + T(2)))));
+    }
     store(cell + j, c);
-    store(out + j, o * tangent<T>(c));
   }
-  if constexpr (N > 1) cell_forward<T, N / 2>(gates, before, cell, out, n, j);
+  if constexpr (N > 1) cell_forward<T, N / 2, keep>(gates, bias, before, cell, out, n, j);
 }
 
 // Gates after their activation, the cell before, gradients of output and new cell -> gradients of the gates before
@@ -230,7 +245,8 @@ template <class T, int N> RF_INLINE void add_dots(T* c, int64_t ldc, const Matri
 // -- the same for several instruction sets
 
 template <class T> struct RowKernels {
-  void (*forward)(T* gates, const T* before, T* cell, T* out, int64_t n);
+  void (*forward)(T* gates, const T* bias, const T* before, T* cell, T* out, int64_t n);      // gates are kept
+  void (*forward_only)(T* gates, const T* bias, const T* before, T* cell, T* out, int64_t n); // and here are not
   void (*backward)(const T* gates, const T* before, const T* d_out, T* d_cell, T* d_gates, int64_t n);
   void (*product)(T* c, int64_t ldc, const Matrix<T>& a, const Matrix<T>& b);
   void (*dots)(T* c, int64_t ldc, const Matrix<T>& a, const Matrix<T>& b);
@@ -239,8 +255,11 @@ template <class T> struct RowKernels {
 #define RF_INSTRUCTION_SET(name, attribute, bytes)                                                                     \
   template <class T> struct name {                                                                                     \
     static constexpr int N = (bytes) / sizeof(T);                                                                      \
-    attribute static void forward(T* gates, const T* before, T* cell, T* out, int64_t n) {                             \
-      cell_forward<T, N>(gates, before, cell, out, n);                                                                 \
+    attribute static void forward(T* gates, const T* bias, const T* before, T* cell, T* out, int64_t n) {              \
+      cell_forward<T, N, true>(gates, bias, before, cell, out, n);                                                     \
+    }                                                                                                                  \
+    attribute static void forward_only(T* gates, const T* bias, const T* before, T* cell, T* out, int64_t n) {         \
+      cell_forward<T, N, false>(gates, bias, before, cell, out, n);                                                    \
     }                                                                                                                  \
     attribute static void backward(const T* gates, const T* before, const T* d_out, T* d_cell, T* d_gates,             \
                                    int64_t n) {                                                                        \
@@ -252,7 +271,7 @@ template <class T> struct RowKernels {
     attribute static void dots(T* c, int64_t ldc, const Matrix<T>& a, const Matrix<T>& b) {                            \
       add_dots<T, N>(c, ldc, a, b);                                                                                    \
     }                                                                                                                  \
-    static RowKernels<T> all() { return {forward, backward, product, dots}; }                                          \
+    static RowKernels<T> all() { return {forward, forward_only, backward, product, dots}; }                            \
   };
 
 RF_INSTRUCTION_SET(AnyProcessor, , 16)

@@ -105,36 +105,64 @@ template <class T> void product(T* c, bool add, const Matrix<T>& a, const Matrix
     at::mm_out(out, as_tensor(a), as_tensor(b));
 }
 
-// gates += x w^T for the rows of x. BLAS is faster at w x^T, where x has few rows; `scratch` is for that.
-template <class T> void add_gates(T* gates, const Matrix<T>& x, const Matrix<T>& w, at::Tensor& scratch) {
-  if (x.rows * x.columns * w.rows <= kSmallProduct) {
-    row_kernels<T>().dots(gates, w.rows, x, transposed(w));
-    return;
+// to (rows, columns) = or += from (columns, rows)^T, in blocks, so that what is read is used while it is in the cache
+template <bool add, class T> void turn(T* to, const T* from, int64_t rows, int64_t columns) {
+  constexpr int64_t block = 16;
+  for (int64_t begin = 0; begin < columns; begin += block) {
+    int64_t end = std::min(begin + block, columns);
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = begin; j < end; ++j) {
+        T value = from[j * rows + i];
+        to[i * columns + j] = add ? to[i * columns + j] + value : value;
+      }
   }
-  if (x.rows > 64) {
-    at::Tensor out = as_tensor(Matrix<T>{gates, x.rows, w.rows, w.rows, 1});
-    at::addmm_out(out, out, as_tensor(x), as_tensor(transposed(w)));
-    return;
-  }
-  if (!scratch.defined()) scratch = at::detail::empty_cpu({w.rows * x.rows}, c10::CppTypeToScalarType<T>::value, false);
-  T* turned = scratch.data_ptr<T>();
-  at::Tensor out = as_tensor(Matrix<T>{turned, w.rows, x.rows, x.rows, 1});
-  at::mm_out(out, as_tensor(w), as_tensor(transposed(x)));
-  for (int64_t j = 0; j < w.rows; ++j)
-    for (int64_t i = 0; i < x.rows; ++i) gates[i * w.rows + j] += turned[j * x.rows + i];
 }
+
+// gates (+)= x w^T for the rows of x, which are contiguous, as those of w are.
+template <class T> class GateWeight {
+public:
+  // `num_rows`: how many rows of x there will be, in all. A copy of w that is turned pays for many of them, unless its
+  // rows are so long that they get into each other's way in the cache.
+  GateWeight(const at::Tensor& w, int64_t num_rows)
+      : w_{w.const_data_ptr<T>(), w.size(0), w.size(1), w.size(1), 1}, type_(w.scalar_type()) {
+    if (num_rows < 32 || w.numel() >= 1 << 18) return;
+    turned_ = at::detail::empty_cpu({w.numel()}, type_, false);
+    turn<false>(turned_.template data_ptr<T>(), w_.data, w_.columns, w_.rows);
+  }
+
+  void apply(T* gates, bool add, const Matrix<T>& x) {
+    int64_t n = w_.rows;
+    if (turned_.defined()) {
+      product<T>(gates, add, x, {turned_.template const_data_ptr<T>(), w_.columns, n, n, 1});
+    } else if (x.rows * x.columns * n <= kSmallProduct) {
+      if (!add) std::memset(gates, 0, static_cast<size_t>(x.rows * n) * sizeof(T));
+      row_kernels<T>().dots(gates, n, x, transposed(w_));
+    } else if (x.rows <= 64 && (x.rows >= 16 || (x.rows >= 8 && x.columns * n >= 1 << 20))) {
+      // BLAS is much faster at w x^T here.
+      if (!scratch_.defined()) scratch_ = at::detail::empty_cpu({n * x.rows}, type_, false);
+      T* turned = scratch_.template data_ptr<T>();
+      at::Tensor out = as_tensor(Matrix<T>{turned, n, x.rows, x.rows, 1});
+      at::mm_out(out, as_tensor(w_), as_tensor(transposed(x)));
+      add ? turn<true>(gates, turned, x.rows, n) : turn<false>(gates, turned, x.rows, n);
+    } else {
+      product<T>(gates, add, x, transposed(w_));
+    }
+  }
+
+private:
+  Matrix<T> w_;
+  at::ScalarType type_;
+  at::Tensor turned_;
+  at::Tensor scratch_; // for as many rows as came first: later there are not more
+};
 
 template <class T> Matrix<T> matrix(const at::Tensor& x) {
   return {x.const_data_ptr<T>(), x.size(0), x.size(1), x.stride(0), x.stride(1)};
 }
 
-template <class T> void fill_rows(T* to, int64_t rows, int64_t columns, const at::Tensor& bias) {
-  if (!bias.defined()) {
-    std::memset(to, 0, static_cast<size_t>(rows * columns) * sizeof(T));
-    return;
-  }
-  const T* from = bias.const_data_ptr<T>();
-  for (int64_t i = 0; i < rows; ++i) std::memcpy(to + i * columns, from, static_cast<size_t>(columns) * sizeof(T));
+// The bias of the gates, zeros where there is none.
+at::Tensor bias_of(const at::Tensor& bias, const at::Tensor& rec_weight) {
+  return bias.defined() ? contiguous(bias) : at::zeros({rec_weight.size(0)}, rec_weight.options());
 }
 
 template <class T> at::Tensor sum_of_rows(const at::Tensor& x, int64_t rows, int64_t columns) {
@@ -190,21 +218,20 @@ struct Step {
   at::Tensor gates, h, c;
 };
 
-// x (rows, in), h and c (rows, out), weights contiguous
+// x (rows, in), h and c (rows, out); weights contiguous. The gates are of use only with `keep`, for the gradient.
 template <class T>
 Step step_forward(const at::Tensor& x, const at::Tensor& h, const at::Tensor& c, const at::Tensor& ff_weight,
-                  const at::Tensor& rec_weight, const at::Tensor& bias) {
+                  const at::Tensor& rec_weight, const at::Tensor& bias, bool keep) {
   int64_t rows = h.size(0), out = h.size(1);
   Step step{empty({rows, 4 * out}, x), empty({rows, out}, x), empty({rows, out}, x)};
-  at::Tensor scratch;
   T* gates = step.gates.data_ptr<T>();
-  fill_rows(gates, rows, 4 * out, bias);
-  add_gates(gates, matrix<T>(x), matrix<T>(ff_weight), scratch);
-  add_gates(gates, matrix<T>(h), matrix<T>(rec_weight), scratch);
-  const T* before = c.const_data_ptr<T>();
+  GateWeight<T>(ff_weight, 0).apply(gates, false, matrix<T>(x));
+  GateWeight<T>(rec_weight, 0).apply(gates, true, matrix<T>(h));
+  auto cell = keep ? row_kernels<T>().forward : row_kernels<T>().forward_only;
+  const T *before = c.const_data_ptr<T>(), *b = bias.const_data_ptr<T>();
   T *new_c = step.c.data_ptr<T>(), *new_h = step.h.data_ptr<T>();
   for (int64_t i = 0; i < rows; ++i)
-    row_kernels<T>().forward(gates + 4 * i * out, before + i * c.stride(0), new_c + i * out, new_h + i * out, out);
+    cell(gates + 4 * i * out, b, before + i * c.stride(0), new_c + i * out, new_h + i * out, out);
   return step;
 }
 
@@ -246,11 +273,11 @@ variable_list step_backward(AutogradContext* ctx, const variable_list& saved, co
 }
 
 Step run_step(const at::Tensor& x, const at::Tensor& h, const at::Tensor& c, const at::Tensor& ff_weight,
-              const at::Tensor& rec_weight, const at::Tensor& bias) {
+              const at::Tensor& rec_weight, const at::Tensor& bias, bool keep) {
   at::AutoDispatchBelowADInplaceOrView below;
   return with_type(x, [&](auto number) {
     return step_forward<decltype(number)>(with_rows(x), with_rows(h), with_rows(c), contiguous(ff_weight),
-                                          contiguous(rec_weight), bias.defined() ? contiguous(bias) : bias);
+                                          contiguous(rec_weight), bias_of(bias, rec_weight), keep);
   });
 }
 
@@ -259,7 +286,7 @@ struct LstmStep : torch::autograd::Function<LstmStep> {
                                const at::Tensor& ff_weight, const at::Tensor& rec_weight,
                                const std::optional<at::Tensor>& bias) {
     at::Tensor b = bias ? *bias : at::Tensor();
-    Step step = run_step(x, h, c, ff_weight, rec_weight, b);
+    Step step = run_step(x, h, c, ff_weight, rec_weight, b, true);
     ctx->set_materialize_grads(false);
     ctx->save_for_backward({x, h, c, ff_weight, rec_weight, b, step.gates});
     return {std::move(step.h), std::move(step.c)};
@@ -293,7 +320,7 @@ bool k_lstm_step(const Payload* in, int, const Static*, Payload* out) {
   }
   Unlocked unlocked(ff_weight);
   if (constant(in, 6)) {
-    Step step = run_step(x, h, c, ff_weight, rec_weight, in[5] ? tensor(in[5]) : at::Tensor());
+    Step step = run_step(x, h, c, ff_weight, rec_weight, in[5] ? tensor(in[5]) : at::Tensor(), false);
     give(out[0], std::move(step.h));
     give(out[1], std::move(step.c));
     return true;
@@ -361,49 +388,52 @@ template <class T> at::Tensor packed(const at::Tensor& x, const Packing& packing
 }
 
 struct Sequence {
-  at::Tensor y, h, c;              // results
-  at::Tensor gates, states, cells; // in the packed order: activations, outputs of the frame before, cells
+  at::Tensor y, h, c; // results
+  // For the gradient, in the packed order: gates after activation, outputs of the frame before, cells
+  at::Tensor gates, states, cells;
 };
 
 // x (time, batch, in) or (batch, time, in), h and c (batch, out), all contiguous but x
 template <class T>
 Sequence sequence_forward(const at::Tensor& x, const at::Tensor& h, const at::Tensor& c, const at::Tensor& ff_weight,
-                          const at::Tensor& rec_weight, const at::Tensor& bias, const Packing& packing,
-                          bool time_first) {
+                          const at::Tensor& rec_weight, const at::Tensor& bias, const Packing& packing, bool time_first,
+                          bool keep) {
   int64_t batch = h.size(0), out = h.size(1), in = x.size(2), num = packing.total();
   size_t row_size = static_cast<size_t>(out) * sizeof(T);
   Sequence s{empty({x.size(0), x.size(1), out}, x),
              empty({batch, out}, x),
              empty({batch, out}, x),
              empty({num, 4 * out}, x),
-             empty({num, out}, x),
-             empty({num, out}, x)};
-  T *gates = s.gates.data_ptr<T>(), *states = s.states.data_ptr<T>(), *cells = s.cells.data_ptr<T>();
-  T *last_h = s.h.data_ptr<T>(), *last_c = s.c.data_ptr<T>();
+             at::Tensor(),
+             at::Tensor()};
+  if (keep) s.states = empty({num, out}, x), s.cells = empty({num, out}, x);
+  T *gates = s.gates.data_ptr<T>(), *last_h = s.h.data_ptr<T>(), *last_c = s.c.data_ptr<T>();
+  const T* b = bias.const_data_ptr<T>();
   std::memcpy(last_h, h.const_data_ptr<T>(), static_cast<size_t>(batch) * row_size);
   std::memcpy(last_c, c.const_data_ptr<T>(), static_cast<size_t>(batch) * row_size);
   Frames<T> y(s.y, time_first);
   if (!packing.whole) std::memset(s.y.data_ptr<T>(), 0, s.y.nbytes());
-  at::Tensor scratch;
-  fill_rows(gates, num, 4 * out, bias);
-  if (num > 0) {
-    at::Tensor rows = packed<T>(x, packing, time_first);
-    add_gates<T>(gates, {rows.const_data_ptr<T>(), num, in, in, 1}, matrix<T>(ff_weight), scratch);
-    scratch = at::Tensor();
-  }
+  if (num == 0) return s;
+  at::Tensor inputs = packed<T>(x, packing, time_first);
+  GateWeight<T>(ff_weight, num).apply(gates, false, {inputs.const_data_ptr<T>(), num, in, in, 1});
+  GateWeight<T> recurrent(rec_weight, num);
+  auto cell = keep ? row_kernels<T>().forward : row_kernels<T>().forward_only;
   for (int64_t t = 0; t < packing.num_frames(); ++t) {
     int64_t begin = packing.begin(t), rows = packing.rows(t);
-    for (int64_t b = 0; b < rows; ++b) { // where a sequence has ended, the gates are not used
-      T* state = states + (begin + b) * out;
-      packing.valid(t, b) ? std::memcpy(state, last_h + b * out, row_size) : std::memset(state, 0, row_size);
+    T* states = last_h;
+    if (keep) { // 0 where a sequence has ended: these rows take part in the gradient of the weight
+      states = s.states.data_ptr<T>() + begin * out;
+      for (int64_t i = 0; i < rows; ++i)
+        packing.valid(t, i) ? std::memcpy(states + i * out, last_h + i * out, row_size)
+                            : std::memset(states + i * out, 0, row_size);
     }
-    add_gates<T>(gates + 4 * begin * out, {states + begin * out, rows, out, out, 1}, matrix<T>(rec_weight), scratch);
-    for (int64_t b = 0; b < rows; ++b) {
-      if (!packing.valid(t, b)) continue;
-      T *cell = cells + (begin + b) * out, *state = last_h + b * out;
-      row_kernels<T>().forward(gates + 4 * (begin + b) * out, last_c + b * out, cell, state, out);
-      std::memcpy(last_c + b * out, cell, row_size);
-      std::memcpy(y.at(t, b), state, row_size);
+    recurrent.apply(gates + 4 * begin * out, true, {states, rows, out, out, 1});
+    for (int64_t i = 0; i < rows; ++i) {
+      if (!packing.valid(t, i)) continue;
+      T *new_h = last_h + i * out, *new_c = last_c + i * out;
+      cell(gates + 4 * (begin + i) * out, b, new_c, new_c, new_h, out);
+      if (keep) std::memcpy(s.cells.data_ptr<T>() + (begin + i) * out, new_c, row_size);
+      std::memcpy(y.at(t, i), new_h, row_size);
     }
   }
   return s;
@@ -511,13 +541,13 @@ Packing packing_of(const at::Tensor& x, const at::Tensor& lengths, bool time_fir
 }
 
 Sequence run_sequence(const at::Tensor& x, const at::Tensor& h, const at::Tensor& c, const at::Tensor& ff_weight,
-                      const at::Tensor& rec_weight, const at::Tensor& bias, const at::Tensor& lengths,
-                      bool time_first) {
+                      const at::Tensor& rec_weight, const at::Tensor& bias, const at::Tensor& lengths, bool time_first,
+                      bool keep) {
   at::AutoDispatchBelowADInplaceOrView below;
   return with_type(x, [&](auto number) {
     return sequence_forward<decltype(number)>(with_rows(x), contiguous(h), contiguous(c), contiguous(ff_weight),
-                                              contiguous(rec_weight), bias.defined() ? contiguous(bias) : bias,
-                                              packing_of(x, lengths, time_first), time_first);
+                                              contiguous(rec_weight), bias_of(bias, rec_weight),
+                                              packing_of(x, lengths, time_first), time_first, keep);
   });
 }
 
@@ -526,7 +556,7 @@ template <bool time_first> struct LstmSequence : torch::autograd::Function<LstmS
                                const at::Tensor& ff_weight, const at::Tensor& rec_weight,
                                const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& lengths) {
     at::Tensor b = bias ? *bias : at::Tensor(), n = lengths ? *lengths : at::Tensor();
-    Sequence s = run_sequence(x, h, c, ff_weight, rec_weight, b, n, time_first);
+    Sequence s = run_sequence(x, h, c, ff_weight, rec_weight, b, n, time_first, true);
     ctx->set_materialize_grads(false);
     ctx->save_for_backward({x, h, c, ff_weight, rec_weight, b, n, s.gates, s.states, s.cells});
     return {std::move(s.y), std::move(s.h), std::move(s.c)};
@@ -589,7 +619,7 @@ bool k_lstm(const Payload* in, int, const Static* s, Payload* out) {
     Unlocked unlocked(x);
     if (constant(in, 6)) {
       Sequence sequence =
-          run_sequence(x, h, c, ff_weight, rec_weight, bias ? *bias : at::Tensor(), lengths, time_first);
+          run_sequence(x, h, c, ff_weight, rec_weight, bias ? *bias : at::Tensor(), lengths, time_first, false);
       y = std::move(sequence.y), h = std::move(sequence.h), c = std::move(sequence.c);
     } else {
       std::optional<at::Tensor> n;
