@@ -128,15 +128,15 @@ RF_INLINE void cell_forward(T* gates, const T* bias, const T* before, T* cell, T
   if constexpr (N > 1) cell_forward<T, N / 2, keep>(gates, bias, before, cell, out, n, j);
 }
 
-// Gates after their activation, the cell before, gradients of output and new cell -> gradients of the gates before
-// their activation, and of the cell before, in place of that of the new one.
+// Gates after their activation, the cell before, gradients of the output (a sum of two) and of the new cell -> those of
+// the gates before their activation, and of the cell before, in place of that of the new one.
 template <class T, int N>
-RF_INLINE void cell_backward(const T* gates, const T* before, const T* d_out, T* d_cell, T* d_gates, int64_t n,
-                             int64_t j = 0) {
+RF_INLINE void cell_backward(const T* gates, const T* before, const T* d_out, const T* d_more, T* d_cell, T* d_gates,
+                             int64_t n, int64_t j = 0) {
   using V = Lanes<T, N>;
   for (; j + N <= n; j += N) {
     V i = load<V>(gates + j), f = load<V>(gates + n + j), g = load<V>(gates + 2 * n + j);
-    V o = load<V>(gates + 3 * n + j), c = load<V>(before + j), dh = load<V>(d_out + j);
+    V o = load<V>(gates + 3 * n + j), c = load<V>(before + j), dh = load<V>(d_out + j) + load<V>(d_more + j);
     V t = tangent<T>(f * c + i * g);
     V dc = load<V>(d_cell + j) + dh * o * (T(1) - t * t);
     store(d_gates + j, dc * g * i * (T(1) - i));
@@ -145,7 +145,7 @@ RF_INLINE void cell_backward(const T* gates, const T* before, const T* d_out, T*
     store(d_gates + 3 * n + j, dh * t * o * (T(1) - o));
     store(d_cell + j, dc * f);
   }
-  if constexpr (N > 1) cell_backward<T, N / 2>(gates, before, d_out, d_cell, d_gates, n, j);
+  if constexpr (N > 1) cell_backward<T, N / 2>(gates, before, d_out, d_more, d_cell, d_gates, n, j);
 }
 
 // -- small products
@@ -247,7 +247,7 @@ template <class T, int N> RF_INLINE void add_dots(T* c, int64_t ldc, const Matri
 template <class T> struct RowKernels {
   void (*forward)(T* gates, const T* bias, const T* before, T* cell, T* out, int64_t n);      // gates are kept
   void (*forward_only)(T* gates, const T* bias, const T* before, T* cell, T* out, int64_t n); // and here are not
-  void (*backward)(const T* gates, const T* before, const T* d_out, T* d_cell, T* d_gates, int64_t n);
+  void (*backward)(const T* gates, const T* before, const T* d_out, const T* d_more, T* d_cell, T* d_gates, int64_t n);
   void (*product)(T* c, int64_t ldc, const Matrix<T>& a, const Matrix<T>& b);
   void (*dots)(T* c, int64_t ldc, const Matrix<T>& a, const Matrix<T>& b);
 };
@@ -261,9 +261,9 @@ template <class T> struct RowKernels {
     attribute static void forward_only(T* gates, const T* bias, const T* before, T* cell, T* out, int64_t n) {         \
       cell_forward<T, N, false>(gates, bias, before, cell, out, n);                                                    \
     }                                                                                                                  \
-    attribute static void backward(const T* gates, const T* before, const T* d_out, T* d_cell, T* d_gates,             \
-                                   int64_t n) {                                                                        \
-      cell_backward<T, N>(gates, before, d_out, d_cell, d_gates, n);                                                   \
+    attribute static void backward(const T* gates, const T* before, const T* d_out, const T* d_more, T* d_cell,        \
+                                   T* d_gates, int64_t n) {                                                            \
+      cell_backward<T, N>(gates, before, d_out, d_more, d_cell, d_gates, n);                                           \
     }                                                                                                                  \
     attribute static void product(T* c, int64_t ldc, const Matrix<T>& a, const Matrix<T>& b) {                         \
       add_product<T, N>(c, ldc, a, b);                                                                                 \

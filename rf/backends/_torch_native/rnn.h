@@ -244,7 +244,7 @@ variable_list step_backward(AutogradContext* ctx, const variable_list& saved, co
   int64_t rows = h.size(0), out = h.size(1);
   at::Tensor d_gates = empty({rows, 4 * out}, x), d_before = empty({rows, out}, x);
   at::Tensor from_h = d_h.defined() ? with_rows(d_h) : at::Tensor(), from_c = d_c.defined() ? with_rows(d_c) : d_c;
-  std::vector<T> zeros(from_h.defined() ? 0 : static_cast<size_t>(out));
+  std::vector<T> zeros(static_cast<size_t>(out));
   T *d = d_gates.data_ptr<T>(), *d_cell = d_before.data_ptr<T>();
   for (int64_t i = 0; i < rows; ++i) {
     T* row = d_cell + i * out;
@@ -253,8 +253,8 @@ variable_list step_backward(AutogradContext* ctx, const variable_list& saved, co
     else
       std::memset(row, 0, static_cast<size_t>(out) * sizeof(T));
     row_kernels<T>().backward(gates.const_data_ptr<T>() + 4 * i * out, c.const_data_ptr<T>() + i * c.stride(0),
-                              from_h.defined() ? from_h.const_data_ptr<T>() + i * from_h.stride(0) : zeros.data(), row,
-                              d + 4 * i * out, out);
+                              from_h.defined() ? from_h.const_data_ptr<T>() + i * from_h.stride(0) : zeros.data(),
+                              zeros.data(), row, d + 4 * i * out, out);
   }
   Matrix<T> all{d, rows, 4 * out, 4 * out, 1};
   variable_list gradients(6);
@@ -462,6 +462,7 @@ variable_list sequence_backward(AutogradContext* ctx, const variable_list& saved
   begin_with(d_c, d_last_c);
   std::optional<Frames<T>> from_y;
   if (d_y.defined()) from_y.emplace(d_y, time_first);
+  std::vector<T> zeros(static_cast<size_t>(out));
   T *dg = d_gates.data_ptr<T>(), *dh = d_h.data_ptr<T>(), *dc = d_c.data_ptr<T>();
   at::Tensor passed = empty({batch, out}, x);
   for (int64_t t = packing.num_frames() - 1; t >= 0; --t) {
@@ -472,14 +473,11 @@ variable_list sequence_backward(AutogradContext* ctx, const variable_list& saved
         std::memset(to, 0, 4 * row_size);
         continue;
       }
-      T* own = dh + b * out;
-      if (from_y) {
-        const T* more = from_y->at(t, b);
-        for (int64_t j = 0; j < out; ++j) own[j] += more[j];
-      }
+      const T* more = from_y ? from_y->at(t, b) : zeros.data();
       const T* before =
           t > 0 ? cells.const_data_ptr<T>() + (packing.begin(t - 1) + b) * out : c.const_data_ptr<T>() + b * out;
-      row_kernels<T>().backward(gates.const_data_ptr<T>() + 4 * (begin + b) * out, before, own, dc + b * out, to, out);
+      row_kernels<T>().backward(gates.const_data_ptr<T>() + 4 * (begin + b) * out, before, dh + b * out, more,
+                                dc + b * out, to, out);
     }
     product<T>(passed.data_ptr<T>(), false, {dg + 4 * begin * out, rows, 4 * out, 4 * out, 1}, matrix<T>(rec_weight));
     for (int64_t b = 0; b < rows; ++b)
