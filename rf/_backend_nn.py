@@ -76,6 +76,10 @@ class NeuralNetKernels(_Primitives):
             position = self.slice(x, axis + 1, 0, n_key, 1)
         return self.scale(self.add(content, position), factor)
 
+    def rel_attention_softmax(self, content: Raw, position: Raw, mask: Raw | None, factor: float, causal: bool) -> Raw:
+        """`attention_softmax` of `add_rel_shifted`."""
+        return self.attention_softmax(self.add_rel_shifted(content, position, factor), mask, causal)
+
     def rope(self, x: Raw, encoding: Raw) -> Raw:
         """Rotate the pairs of neighbors (2i, 2i+1) along the last axis by angles of which `encoding` holds sines, then
         cosines.
@@ -124,6 +128,14 @@ class NeuralNetKernels(_Primitives):
         y = y if scale is None else self.mul(y, scale)
         return y if bias is None else self.add(y, bias)
 
+    # -- gating
+
+    def glu(self, x: Raw, axis: int) -> Raw:
+        """The first half of an axis times the sigmoid of the second."""
+        half = self.shape_of(x)[axis] // 2
+        a, b = self.split(x, axis, (half, half))
+        return self.mul(a, self.sigmoid(b))
+
     # -- batch normalization
 
     def batch_norm_of_batch(
@@ -167,9 +179,12 @@ class NeuralNetKernels(_Primitives):
     # -- parameters
 
     def move_toward(self, parameter: Raw, value: Raw, weight: float) -> Raw:
-        """parameter + weight * (value - parameter), in place where the backend can; returns the array that holds it."""
-        step = self.mul(self._like(parameter, weight), self.sub(value, parameter))
-        return self.assign(parameter, self.add(parameter, step))
+        """parameter + weight * (value - parameter), in place where the backend can; returns the array that holds it.
+        Nothing of it is recorded for gradients.
+        """
+        with self.no_grad():
+            step = self.mul(self._like(parameter, weight), self.sub(value, parameter))
+            return self.assign(parameter, self.add(parameter, step))
 
 
 def dtypes_lowest(dtype: str) -> float:

@@ -26,6 +26,9 @@ _AVG_POOL = (None, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
 class TorchNnKernels:
     """See the module docstring; `rf.backend` describes each kernel."""
 
+    def glu(self, x: Raw, axis: int) -> Raw:
+        return F.glu(x, axis)
+
     # -- random
 
     def set_random_seed(self, seed: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from rf import dtypes
-from rf._core import DimBase, Tensor, make_tensor
+from rf._core import DimBase, Tensor, apply, make_tensor
 from rf._errors import DimError, RfError
 from rf.backend import Backend, selected_backend, use_backend
 from rf.ops.create import convert_to_tensor
@@ -196,12 +196,11 @@ class Parameter(Tensor):
             value = value.copy_transpose(self.dims)
         if not backend.computes:
             return
-        before = self.raw_tensor
-        with backend.no_grad():
-            raw = (value if value.dtype == self.dtype else cast(value, self.dtype)).raw_tensor
-            stored = backend.kernels["move_toward"](before, raw, weight)
-        if stored is not before:
-            self.raw_tensor = stored
+        if value.dtype != self.dtype:
+            value = cast(value, self.dtype)
+        (stored,) = apply("move_toward", (self, value), (weight,), [(self.dims, self.dtype, None, None)])
+        if stored.raw_tensor is not self.raw_tensor:
+            self.raw_tensor = stored.raw_tensor
 
     def assign_key(
         self,

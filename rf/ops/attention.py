@@ -91,9 +91,13 @@ def _scores(p: PlanBuilder, q: Piece, k: Piece, key_dim: Dim, key: Dim, query: D
     return slot, [*common, *rest_q, *rest_k, key]
 
 
-def _softmax(p: PlanBuilder, scores: Piece, axis: Dim, causal: bool) -> Piece:
+def _softmax(
+    p: PlanBuilder, scores: Piece, axis: Dim, causal: bool, position: Any = None, scale: float | None = None
+) -> Piece:
     """Softmax over the last axis, which is `axis`; its padding gets 0. In causal self-attention no valid query sees
     any.
+
+    With `position`, scores of relative positions are added, shifted, and the sum is scaled.
     """
     slot, dims = scores
     size_dims = tuple(axis.base.size_dims or ()) if axis.dynamic and not causal else ()
@@ -103,7 +107,10 @@ def _softmax(p: PlanBuilder, scores: Piece, axis: Dim, causal: bool) -> Piece:
         # Only the last axis is the key axis; an axis of the same dim before it is that of the queries.
         before = mask_pattern(size_dims, [*missing, *dims[:-1]])
         mask = p.auxiliary("mask", axis.base, (*before, len(size_dims)), "bool")
-    slot = p.emit("attention_softmax", slot, mask, static=(causal,))
+    if position is None:
+        slot = p.emit("attention_softmax", slot, mask, static=(causal,))
+    else:
+        slot = p.emit("rel_attention_softmax", slot, position, mask, static=(scale, causal))
     key = axis.base.copy(match_priority=1) if axis in dims[:-1] else axis.base
     return slot, [*missing, *dims[:-1], key]
 
@@ -260,7 +267,7 @@ def _rel_weights(
     content, dims = _scores(p, (with_bias[0], q_dims), (slots[1], list(k.dims)), key_dim, axis, query, what)
     position, pos_dims = _scores(p, (with_bias[1], q_dims), (slots[2], list(pos.dims)), key_dim, pos_dim, query, what)
     position = p.permute(position, pos_dims, [*dims[:-1], pos_dim])
-    return _softmax(p, (p.emit("add_rel_shifted", content, position, static=(scale,)), dims), axis, causal)
+    return _softmax(p, (content, dims), axis, causal, position, scale)
 
 
 def _plan_rel_weights(

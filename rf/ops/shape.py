@@ -366,6 +366,15 @@ def split(source: Tensor, *, axis: Dim, out_dims: Sequence[Dim]) -> tuple[Tensor
     return apply("split", (source,), (at, sizes), outs)
 
 
+def _plan_glu(p: PlanBuilder, x: Tensor, axis: Dim, out_dim: Dim, size: int) -> Plan:
+    at, pieces = _pieces(x, axis, (out_dim, out_dim), (size // 2,) * 2, size)
+    dims, feature = pieces[0]
+    return p.finish(p.out(p.emit("glu", 0, static=(at,)), dims, x.dtype, feature, x.sparse_dim))
+
+
+_glu = Op("gating", num_tensors=1, planner=_plan_glu)
+
+
 def gating(
     x: Tensor,
     *,
@@ -389,6 +398,10 @@ def gating(
         if axis is None:
             raise DimError(f"gating: {x!r} has no feature dim; give axis=")
     out_dim = axis.div_left(2) if out_dim is None else out_dim
+    size = _static_size(axis)
+    usual = gate_func is elementwise.sigmoid and act_func is elementwise.identity
+    if usual and size >= 0 and dtypes.is_float_dtype(x.dtype):
+        return _glu(x, axis, out_dim, size), out_dim
     a, b = split(x, axis=axis, out_dims=(out_dim, out_dim))
     if act_func is not elementwise.identity:
         a = act_func(a)

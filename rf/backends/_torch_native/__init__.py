@@ -43,7 +43,7 @@ def load() -> ModuleType:
     files = [path.read_bytes() for path in (SOURCE, *HEADERS)]
     for part in (*files, " ".join(command).encode(), torch.__version__.encode()):
         key.update(len(part).to_bytes(8, "little") + part)
-    key.update(f"{sys.implementation.cache_tag} {platform.machine()} {platform.libc_ver()}".encode())
+    key.update(f"{sys.implementation.cache_tag} {platform.machine()} {platform.libc_ver()} {_processor()}".encode())
     folder = _config.CACHE_DIR.get()
     path = folder / f"{MODULE}-{key.hexdigest()[:16]}{sysconfig.get_config_var('EXT_SUFFIX')}"
     if not path.is_file():
@@ -58,13 +58,25 @@ def load() -> ModuleType:
     return module
 
 
+def _processor() -> str:
+    """What this processor can do, where that is known: machines that differ in it may share a cache directory."""
+    if platform.machine() != "x86_64":
+        return ""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith("flags")), "")
+
+
 def _command(torch: ModuleType) -> list[str]:
     root = Path(torch.__path__[0])
     lib = root / "lib"
     abi = int(torch.compiled_with_cxx11_abi())
     return [
         *shlex.split(os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or "g++"),
-        "-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
+        "-std=c++20", "-O3", "-fopenmp-simd", *(["-march=native"] if _processor() else []),
+        "-DNDEBUG", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
         f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
         f"-I{root / 'include'}", f"-I{root / 'include' / 'torch' / 'csrc' / 'api' / 'include'}",
         f"-I{sysconfig.get_paths()['include']}", str(SOURCE),

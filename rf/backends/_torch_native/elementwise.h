@@ -1,11 +1,11 @@
 // Elementwise kernels and reductions.
 #pragma once
+#include "fused_elementwise.h"
 #include "support.h"
 
 namespace {
 
 // -- elementwise
-RF_UNARY(neg)
 RF_UNARY(abs)
 RF_UNARY(exp)
 RF_UNARY(expm1)
@@ -13,31 +13,24 @@ RF_UNARY(log)
 RF_UNARY(log1p)
 RF_UNARY(sqrt)
 RF_UNARY(rsqrt)
-RF_UNARY(square)
 RF_UNARY(reciprocal)
 RF_UNARY(sin)
 RF_UNARY(cos)
 RF_UNARY(tanh)
-RF_UNARY(sigmoid)
 RF_UNARY(log_sigmoid)
 RF_UNARY(ceil)
 RF_UNARY(floor)
 RF_UNARY(round)
 RF_UNARY(erf)
 RF_UNARY(sign)
-RF_UNARY(relu)
 RF_UNARY(elu)
 RF_UNARY(selu)
-RF_UNARY(silu)
 RF_UNARY(gelu)
 RF_UNARY(logical_not)
 RF_FRESH(is_finite, 1, at::isfinite(x))
 RF_FRESH(is_infinite, 1, at::isinf(x))
 RF_FRESH(is_neg_infinite, 1, at::isneginf(x))
 RF_VIEW(identity, x)
-RF_BINARY(add, at::add)
-RF_BINARY(sub, at::sub)
-RF_BINARY(mul, at::mul)
 RF_BINARY(truediv, at::div)
 RF_BINARY(floordiv, at::floor_divide)
 RF_BINARY(mod, at::remainder)
@@ -56,15 +49,6 @@ RF_BINARY(greater_equal, at::ge)
 RF_FRESH(squared_difference, 2, at::square(at::sub(x, tensor(in[1]))))
 RF_FRESH(where, 3, at::where(x, tensor(in[1]), tensor(in[2])))
 RF_VIEW(cast, x.to(kDtypes.at(static_cast<size_t>(s[0].integer))))
-
-bool k_fill_outside(const Payload* in, int, const Static* s, Payload* out) {
-  HANDLE_TH_ERRORS
-  const at::Tensor& x = tensor(in[0]);
-  const at::Tensor& value = scalar_of(s[0].number, x.scalar_type());
-  give(out[0], evaluate(x, constant(in, 2), [&] { return at::where(tensor(in[1]), x, value); }));
-  return true;
-  END_HANDLE_TH_ERRORS_RET(false)
-}
 
 bool k_at_least(const Payload* in, int, const Static* s, Payload* out) {
   HANDLE_TH_ERRORS

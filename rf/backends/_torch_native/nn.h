@@ -1,52 +1,10 @@
 // Contraction, normalizing, attention, dropout, losses.
 #pragma once
-#include "support.h"
+#include "fused.h"
+#include "fused_attention.h"
+#include "fused_conv.h"
 
 namespace {
-
-// -- contraction
-
-// (common..., a..., reduce...) x (common..., reduce..., b...) -> (common..., a..., b...)
-at::Tensor contract(const at::Tensor& a, const at::Tensor& b, size_t num_common, size_t num_a, size_t num_reduce,
-                    size_t num_b) {
-  if (num_reduce == 1 && num_b == 1 && num_a == 1 && num_common == 1) return at::bmm(a, b);
-  if (num_reduce == 1 && num_b == 1 && num_common == 0 && num_a > 0) {
-    if (num_a == 1) return at::mm(a, b);
-    c10::SmallVector<int64_t, 8> sizes(a.sizes().begin(), a.sizes().end());
-    at::Tensor y = at::mm(a.reshape({c10::multiply_integers(sizes.begin(), sizes.end() - 1), sizes.back()}), b);
-    sizes.back() = b.size(1);
-    return at::_unsafe_view(y, sizes);
-  }
-  auto product = [](at::IntArrayRef sizes) { return c10::multiply_integers(sizes); };
-  at::IntArrayRef size_a = a.sizes(), size_b = b.sizes();
-  at::IntArrayRef common = size_a.slice(0, num_common);
-  at::IntArrayRef only_a = size_a.slice(num_common, num_a);
-  at::IntArrayRef reduced = size_a.slice(num_common + num_a, num_reduce);
-  at::IntArrayRef only_b = size_b.slice(num_common + num_reduce, num_b);
-  int64_t batch = product(common), rows = product(only_a), inner = product(reduced), columns = product(only_b);
-  at::Tensor y = at::bmm(a.reshape({batch, rows, inner}), b.reshape({batch, inner, columns}));
-  c10::SmallVector<int64_t, 8> sizes(common.begin(), common.end());
-  sizes.append(only_a.begin(), only_a.end());
-  sizes.append(only_b.begin(), only_b.end());
-  return at::_unsafe_view(y, sizes);
-}
-RF_FRESH(contract, 2,
-         contract(x, tensor(in[1]), static_cast<size_t>(s[0].integer), static_cast<size_t>(s[1].integer),
-                  static_cast<size_t>(s[2].integer), static_cast<size_t>(s[3].integer)))
-
-// The weight lies as (in, out), so no transposed view of it is made.
-at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const Payload& bias) {
-  if (!bias) return contract(x, weight, 0, static_cast<size_t>(x.dim()) - 1, 1, 1);
-  const at::Tensor& b = tensor(bias);
-  if (x.dim() == 2) return at::addmm(b, x, weight);
-  if (x.dim() < 2) return at::add(at::matmul(x, weight), b);
-  c10::SmallVector<int64_t, 8> sizes(x.sizes().begin(), x.sizes().end());
-  int64_t rows = c10::multiply_integers(x.sizes().slice(0, sizes.size() - 1));
-  at::Tensor y = at::addmm(b, x.reshape({rows, sizes.back()}), weight);
-  sizes.back() = weight.size(1);
-  return at::_unsafe_view(y, sizes);
-}
-RF_FRESH(linear, 3, linear(x, tensor(in[1]), in[2]))
 
 // -- normalizing
 
@@ -97,25 +55,23 @@ const at::Tensor& padding_of(const at::Tensor& mask, const at::Tensor& x, int64_
 // is ahead.
 constexpr int64_t kFusedMaskLimit = 2048;
 
-double lowest(at::ScalarType type) {
-  if (type == at::kDouble) return std::numeric_limits<double>::lowest();
-  return type == at::kHalf ? -65504.0 : -3.3895313892515355e38; // fits float32 and bfloat16
-}
-
 at::Tensor masked_softmax(const at::Tensor& x, const at::Tensor& mask, int64_t axis, bool below_autograd) {
   // ATen's kernel writes its result as if it lay like a contiguous operand.
   if (x.numel() <= kFusedMaskLimit && x.numel() > 0 && x.scalar_type() == at::kFloat && plain(x) && x.is_contiguous()) {
     const at::Tensor& padding = padding_of(mask, x, axis);
     if (padding.defined()) return evaluate(x, below_autograd, [&] { return at::_masked_softmax(x, padding, axis, 2); });
   }
-  const at::Tensor& zero = scalar_of(0, x.scalar_type());
-  const at::Tensor& low = scalar_of(lowest(x.scalar_type()), x.scalar_type());
-  return evaluate(x, below_autograd, [&] { return at::where(mask, at::softmax(at::where(mask, x, low), axis), zero); });
+  return evaluate(x, below_autograd, [&] { return masked_softmax_by_aten(x, mask, axis); });
 }
 
 bool k_masked_softmax(const Payload* in, int, const Static* s, Payload* out) {
   HANDLE_TH_ERRORS
-  give(out[0], masked_softmax(tensor(in[0]), tensor(in[1]), s[0].integer, constant(in, 1)));
+  const at::Tensor& x = tensor(in[0]);
+  Record record = record_of(in, 1);
+  if (record != Record::kForwardMode && s[0].integer == x.dim() - 1 && fusable(in, 1) && can_fuse_weights(x, in[1]))
+    give(out[0], fused_weights(in, 1, in[1], 1, false, record));
+  else
+    give(out[0], masked_softmax(x, tensor(in[1]), s[0].integer, record == Record::kNo));
   return true;
   END_HANDLE_TH_ERRORS_RET(false)
 }
@@ -136,35 +92,13 @@ bool k_masked_log_softmax(const Payload* in, int, const Static* s, Payload* out)
   END_HANDLE_TH_ERRORS_RET(false)
 }
 
-at::IntArrayRef last_sizes(const at::Tensor& x, const Static& count) {
-  auto n = static_cast<size_t>(count.integer);
-  return x.sizes().slice(static_cast<size_t>(x.dim()) - n, n);
-}
-
-at::Tensor layer_norm(const at::Tensor& x, const Payload* in, const Static* s) {
-  // What at::layer_norm does in the end; before that, autocast would see to the dtype.
-  if (x.scalar_type() == at::kFloat)
-    return std::get<0>(at::native_layer_norm(x, last_sizes(x, s[0]), optional(in[1]), optional(in[2]), s[1].number));
-  return at::layer_norm(x, last_sizes(x, s[0]), optional(in[1]), optional(in[2]), s[1].number, false);
-}
-RF_FRESH(layer_norm, 3, layer_norm(x, in, s))
-
 at::Tensor rms_norm(const at::Tensor& x, const Payload* in, const Static* s) {
-  at::Tensor y = at::rms_norm(x, last_sizes(x, s[0]), optional(in[1]), s[1].number);
+  at::Tensor y = at::rms_norm(x, last_sizes(x, s[0].integer), optional(in[1]), s[1].number);
   return in[2] ? at::add(y, tensor(in[2])) : y;
 }
 RF_FRESH(rms_norm, 3, rms_norm(x, in, s))
 
 // -- attention
-
-bool k_scale(const Payload* in, int, const Static* s, Payload* out) {
-  HANDLE_TH_ERRORS
-  const at::Tensor& x = tensor(in[0]);
-  const at::Tensor& factor = scalar_of(s[0].number, x.scalar_type());
-  give(out[0], evaluate(x, constant(in, 1), [&] { return at::mul(x, factor); }));
-  return true;
-  END_HANDLE_TH_ERRORS_RET(false)
-}
 
 // Bool (query, key): whether key <= query. Every layer asks for the same one. Call it while holding the lock.
 const at::Tensor& causal_mask(const at::Tensor& x) {
@@ -183,28 +117,26 @@ const at::Tensor& causal_mask(const at::Tensor& x) {
 
 // Softmax over the last axis of (..., query, key) of what an optional mask lets through, and if causal, of keys up to
 // the query only.
+at::Tensor attention_softmax(const at::Tensor& x, const Payload& mask, bool causal, bool below) {
+  int64_t axis = x.dim() - 1;
+  if (!causal && !mask) return evaluate(x, below, [&] { return at::softmax(x, axis); });
+  if (!causal) return masked_softmax(x, tensor(mask), axis, below);
+  // Under a transformation or a simulation nothing is taken from the cache, nor put there.
+  at::Tensor visible = plain(x) || !c10::impl::dispatch_mode_enabled() ? causal_mask(x) : at::Tensor();
+  if (!visible.defined()) visible = visible_by_aten(x, at::Tensor(), true);
+  if (mask) visible = at::logical_and(tensor(mask), visible);
+  return masked_softmax(x, visible, axis, below);
+}
+
 bool k_attention_softmax(const Payload* in, int, const Static* s, Payload* out) {
   HANDLE_TH_ERRORS
   const at::Tensor& x = tensor(in[0]);
   bool causal = s[0].integer != 0;
-  int64_t axis = x.dim() - 1;
-  bool below = constant(in, 1);
-  if (!causal && !in[1]) {
-    give(out[0], evaluate(x, below, [&] { return at::softmax(x, axis); }));
-    return true;
-  }
-  if (!causal) {
-    give(out[0], masked_softmax(x, tensor(in[1]), axis, below));
-    return true;
-  }
-  // Under a transformation or a simulation nothing is taken from the cache, nor put there.
-  at::Tensor visible = plain(x) || !c10::impl::dispatch_mode_enabled() ? causal_mask(x) : at::Tensor();
-  if (!visible.defined()) {
-    at::TensorOptions options = at::TensorOptions().dtype(at::kLong).device(x.device());
-    visible = at::le(at::arange(x.size(-1), options), at::arange(x.size(-2), options).unsqueeze(1));
-  }
-  if (in[1]) visible = at::logical_and(tensor(in[1]), visible);
-  give(out[0], masked_softmax(x, visible, axis, below));
+  Record record = record_of(in, 1);
+  if (record != Record::kForwardMode && fusable(in, 1) && can_fuse_weights(x, in[1]))
+    give(out[0], fused_weights(in, 1, in[1], 1, causal, record));
+  else
+    give(out[0], attention_softmax(x, in[1], causal, record == Record::kNo));
   return true;
   END_HANDLE_TH_ERRORS_RET(false)
 }
@@ -225,25 +157,25 @@ at::Tensor add_rel_shifted(const at::Tensor& content, const at::Tensor& position
     strides[strides.size() - 2] = n_pos - 1;
     strides.back() = 1;
     shifted = at::as_strided(p, sizes, strides, p.storage_offset() + n_query - 1);
-  } else {
-    c10::SmallVector<int64_t, 8> sizes(position.sizes().begin(), position.sizes().end() - 2);
-    sizes.push_back(n_pos + 1);
-    sizes.push_back(n_query);
-    int64_t axis = position.dim() - 2;
-    at::Tensor p = at::constant_pad_nd(position, {1, 0}).view(sizes).slice(axis, 1, n_pos + 1);
-    sizes[sizes.size() - 2] = n_query;
-    sizes.back() = n_pos;
-    shifted = p.reshape(sizes).slice(axis + 1, 0, n_key);
+    return at::mul(at::add(content, shifted), factor);
   }
-  return at::mul(at::add(content, shifted), factor);
+  return at::mul(rel_shifted_by_aten(content, position), factor);
 }
 
-bool k_add_rel_shifted(const Payload* in, int, const Static* s, Payload* out) {
+bool k_rel_attention_softmax(const Payload* in, int, const Static* s, Payload* out) {
   HANDLE_TH_ERRORS
-  const at::Tensor& x = tensor(in[0]);
-  const at::Tensor& factor = scalar_of(s[0].number, x.scalar_type());
-  bool below = constant(in, 2);
-  give(out[0], evaluate(x, below, [&] { return add_rel_shifted(x, tensor(in[1]), factor, below); }));
+  const at::Tensor& content = tensor(in[0]);
+  double factor = s[0].number;
+  bool causal = s[1].integer != 0;
+  Record record = record_of(in, 2);
+  if (record != Record::kForwardMode && fusable(in, 2) && can_fuse_weights(content, in[2])) {
+    give(out[0], fused_weights(in, 2, in[2], factor, causal, record));
+    return true;
+  }
+  bool below = record == Record::kNo;
+  const at::Tensor& scale = scalar_of(factor, content.scalar_type());
+  at::Tensor scores = evaluate(content, below, [&] { return add_rel_shifted(content, tensor(in[1]), scale, below); });
+  give(out[0], attention_softmax(scores, in[2], causal, below));
   return true;
   END_HANDLE_TH_ERRORS_RET(false)
 }
@@ -264,8 +196,19 @@ bool has_fused_batch_norm(const at::Tensor& x, const std::vector<int64_t>& axes)
 
 bool k_batch_norm_of_batch(const Payload* in, int, const Static* s, Payload* out) {
   HANDLE_TH_ERRORS
-  at::Tensor x = tensor(in[0]);
+  const at::Tensor& x = tensor(in[0]);
   const std::vector<int64_t>& axes = s[0].ints;
+  Record record = record_of(in, 4);
+  if (record != Record::kForwardMode && can_fuse_planes_norm(in, axes)) {
+    Unlocked unlocked(x);
+    fused_planes_norm(in, axes, s[1].number, record, out);
+    return true;
+  }
+  if (record != Record::kForwardMode && can_fuse_batch_norm(in, axes)) {
+    Unlocked unlocked(x);
+    fused_batch_norm(in, axes, s[1].number, record, out);
+    return true;
+  }
   if (!in[1] && has_fused_batch_norm(x, axes)) {
     auto [y, mean, inverse] =
         at::native_batch_norm(x, channels(in[2]), channels(in[3]), std::nullopt, std::nullopt, true, 0, s[1].number);
@@ -275,36 +218,9 @@ bool k_batch_norm_of_batch(const Payload* in, int, const Static* s, Payload* out
     give(out[2], std::move(variance));
     return true;
   }
-  at::ScalarType type = x.scalar_type();
-  const at::Tensor& zero = scalar_of(0, type);
-  const at::Tensor& one = scalar_of(1, type);
-  const at::Tensor& eps = scalar_of(s[1].number, type);
-  int64_t covered = 1;
-  for (int64_t a : axes) covered *= x.size(a);
-  at::Tensor count, mean, variance;
-  const at::Tensor* mask = in[1] ? &tensor(in[1]) : nullptr;
-  if (mask) {
-    int64_t repeats = 1;
-    for (int64_t a : axes)
-      if (mask->size(a) == 1) repeats *= x.size(a);
-    count = at::sum(*mask, at::kLong).to(type);
-    if (repeats != 1) count = at::mul(count, static_cast<double>(repeats));
-    count = at::maximum(count, one);
-    x = at::where(*mask, x, zero);
-  } else {
-    count = scalar_of(static_cast<double>(std::max<int64_t>(covered, 1)), type);
-  }
-  mean = at::div(at::sum(x, axes, true), count);
-  x = at::sub(x, mean);
-  if (mask) x = at::where(*mask, x, zero);
-  variance = at::div(at::sum(at::square(x), axes, true), count);
-  at::Tensor factor = at::rsqrt(at::add(variance, eps));
-  if (in[2]) factor = at::mul(tensor(in[2]), factor);
-  at::Tensor y = at::mul(x, factor);
-  if (in[3]) y = at::add(y, tensor(in[3]));
-  give(out[0], std::move(y));
-  give(out[1], mean.squeeze(axes));
-  give(out[2], variance.squeeze(axes));
+  auto some = [](const Payload& p) { return p ? tensor(p) : at::Tensor(); };
+  auto results = batch_norm_by_aten(x, some(in[1]), some(in[2]), some(in[3]), axes, s[1].number);
+  for (size_t i = 0; i < 3; ++i) give(out[i], std::move(results[i]));
   return true;
   END_HANDLE_TH_ERRORS_RET(false)
 }
@@ -313,6 +229,11 @@ bool k_batch_norm_apply(const Payload* in, int, const Static* s, Payload* out) {
   HANDLE_TH_ERRORS
   const at::Tensor& x = tensor(in[0]);
   const at::Tensor& mean = tensor(in[1]);
+  if (record_of(in, 5) == Record::kNo && fusable(in, 5) && can_fuse_norm_apply(in)) {
+    Unlocked unlocked(x);
+    give(out[0], fused_norm_apply(in, s[0].number));
+    return true;
+  }
   // The parameters lie along axis 1: their leading axes of length 1 are left out.
   if (x.scalar_type() == at::kFloat && x.numel() > 0 && x.dim() - mean.dim() == 1 && mean.dim() >= 1 &&
       mean.size(0) == mean.numel()) {
@@ -333,23 +254,7 @@ bool k_batch_norm_apply(const Payload* in, int, const Static* s, Payload* out) {
   END_HANDLE_TH_ERRORS_RET(false)
 }
 
-// -- dropout, convolution, loss
-
-bool k_dropout(const Payload* in, int, const Static* s, Payload* out) {
-  HANDLE_TH_ERRORS
-  const at::Tensor& x = tensor(in[0]);
-  double p = s[0].number;
-  if (s[1].kind == Static::kNone) {
-    give(out[0], evaluate(x, constant(in, 1), [&] { return at::dropout(x, p, true); }));
-    return true;
-  }
-  c10::SmallVector<int64_t, 8> sizes(static_cast<size_t>(x.dim()), 1);
-  for (int64_t a : s[1].ints) sizes[static_cast<size_t>(a)] = x.size(a);
-  give(out[0],
-       evaluate(x, constant(in, 1), [&] { return at::mul(x, at::dropout(at::ones(sizes, x.options()), p, true)); }));
-  return true;
-  END_HANDLE_TH_ERRORS_RET(false)
-}
+// -- convolution, loss
 
 // (batch..., in, space...) * (out, in / groups, size...): s = strides, (left, right) paddings, dilations, groups. Where
 // there is no window, ATen is given room for one, which is dropped again.
@@ -389,7 +294,7 @@ at::Tensor conv(at::Tensor x, const at::Tensor& filter, const std::optional<at::
   batch.append(y.sizes().begin() + 1, y.sizes().end());
   return y.reshape(batch);
 }
-RF_FRESH(conv, 3, conv(x, tensor(in[1]), optional(in[2]), s))
+RF_FUSED(conv, 3, can_fuse_depthwise(in, s), fused_depthwise(in, s, record), conv(x, tensor(in[1]), optional(in[2]), s))
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
   at::Tensor flat = logits.dim() == 2 ? logits : logits.reshape({targets.numel(), logits.size(-1)});

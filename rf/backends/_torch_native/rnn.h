@@ -6,8 +6,8 @@
 // devices and dtypes, tracing, transformations) goes to usual ops: the step to those below, the sequence to the kernel
 // in Python. So does the gradient when it shall have a gradient itself.
 #pragma once
-#include "support.h"
 #include "lanes.h"
+#include "node.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
@@ -23,49 +23,16 @@ using torch::autograd::variable_list;
 
 // -- where the kernels here can be used
 
-// Whether an op on some operands would only be recorded by autograd, if anything, and then run on the host: they are
-// plain arrays of one dtype, float or double, and nobody traces, transforms or simulates what is done.
-class PlainFloats {
-public:
-  explicit PlainFloats(at::ScalarType type) : type_(type), good_(type == at::kFloat || type == at::kDouble) {}
-
-  void add(const at::Tensor& x) {
-    const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(x.unsafeGetTensorImpl()->autograd_meta());
-    good_ = good_ && x.is_cpu() && x.scalar_type() == type_ && x.numel() > 0 && !(meta && meta->fw_grad_);
-    keys_ = keys_ | x.key_set();
-  }
-
-  bool all() const {
-    using c10::DispatchKey;
-    constexpr c10::DispatchKeySet usual(
-        {DispatchKey::CPU, DispatchKey::AutogradCPU, DispatchKey::ADInplaceOrView, DispatchKey::BackendSelect});
-    auto functions = [](c10::DispatchKeySet set) { return set.raw_repr() & ~c10::full_backend_mask; };
-    auto local = c10::impl::tls_local_dispatch_key_set();
-    return good_ && (functions((keys_ | local.included_) - local.excluded_) & ~functions(usual)) == 0;
-  }
-
-private:
-  at::ScalarType type_;
-  bool good_;
-  c10::DispatchKeySet keys_;
-};
-
-bool plain_floats(const Payload* in, int n) {
-  PlainFloats plain(tensor(in[0]).scalar_type());
+bool can_fuse(const Payload* in, int n) {
   for (int i = 0; i < n; ++i)
-    if (in[i]) plain.add(tensor(in[i]));
-  return plain.all();
+    if (in[i] && tensor(in[i]).numel() == 0) return false;
+  return plain_floats(in, n) && record_of(in, n) != Record::kForwardMode;
 }
 
-bool plain_floats(const variable_list& arrays, at::ScalarType type) {
-  PlainFloats plain(type);
+bool can_fuse(const variable_list& arrays, at::ScalarType type) {
   for (const at::Tensor& x : arrays)
-    if (x.defined()) plain.add(x);
-  return plain.all();
-}
-
-template <class F> auto with_type(const at::Tensor& x, F&& function) {
-  return x.scalar_type() == at::kFloat ? function(float()) : function(double());
+    if (x.defined() && (!direct(x) || x.scalar_type() != type || x.numel() == 0)) return false;
+  return true;
 }
 
 at::Tensor empty(at::IntArrayRef sizes, const at::Tensor& like) {
@@ -78,9 +45,6 @@ at::Tensor contiguous(const at::Tensor& x) { return x.is_contiguous() ? x : x.co
 at::Tensor with_rows(const at::Tensor& x) { return x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous(); }
 
 // -- products
-
-// Products of so many terms are done here: a call of ATen costs more.
-constexpr int64_t kSmallProduct = 65536;
 
 template <class T> Matrix<T> transposed(const Matrix<T>& a) {
   return {a.data, a.columns, a.rows, a.column_stride, a.row_stride};
@@ -294,7 +258,7 @@ struct LstmStep : torch::autograd::Function<LstmStep> {
 
   static variable_list backward(AutogradContext* ctx, variable_list d) {
     variable_list saved = ctx->get_saved_variables();
-    if (at::GradMode::is_enabled() || !plain_floats(d, saved[0].scalar_type())) {
+    if (at::GradMode::is_enabled() || !can_fuse(d, saved[0].scalar_type())) {
       saved.pop_back();
       return gradients_of_ops(std::move(saved), d, ctx, [](const variable_list& in) {
         auto bias = in[5].defined() ? std::make_optional(in[5]) : std::nullopt;
@@ -312,7 +276,7 @@ bool k_lstm_step(const Payload* in, int, const Static*, Payload* out) {
   const at::Tensor &x = tensor(in[0]), &h = tensor(in[1]), &c = tensor(in[2]);
   const at::Tensor &ff_weight = tensor(in[3]), &rec_weight = tensor(in[4]);
   bool rows = x.dim() == 2 && h.dim() == 2 && c.dim() == 2 && x.size(0) == h.size(0) && h.sizes() == c.sizes();
-  if (!rows || !plain_floats(in, 6)) {
+  if (!rows || !can_fuse(in, 6)) {
     auto [new_h, new_c] = step_of_ops(x, h, c, ff_weight, rec_weight, optional(in[5]));
     give(out[0], std::move(new_h));
     give(out[1], std::move(new_c));
@@ -563,7 +527,7 @@ template <bool time_first> struct LstmSequence : torch::autograd::Function<LstmS
   static variable_list backward(AutogradContext* ctx, variable_list d) {
     variable_list saved = ctx->get_saved_variables();
     Packing packing = packing_of(saved[0], saved[6], time_first);
-    if (at::GradMode::is_enabled() || !plain_floats(d, saved[0].scalar_type())) {
+    if (at::GradMode::is_enabled() || !can_fuse(d, saved[0].scalar_type())) {
       saved.resize(6);
       variable_list gradients = gradients_of_ops(
           std::move(saved), d, ctx, [&](const variable_list& in) { return sequence_of_ops(in, packing, time_first); });
@@ -579,7 +543,7 @@ template <bool time_first> struct LstmSequence : torch::autograd::Function<LstmS
 // Operands as in rf/_backend_fused.py. Declines what only the kernel in Python can do.
 bool k_lstm(const Payload* in, int, const Static* s, Payload* out) {
   HANDLE_TH_ERRORS
-  if (!plain_floats(in, 6)) return false;
+  if (!can_fuse(in, 6)) return false;
   at::Tensor x = tensor(in[0]), h = tensor(in[1]), c = tensor(in[2]), lengths = in[6] ? tensor(in[6]) : at::Tensor();
   const at::Tensor &ff_weight = tensor(in[3]), &rec_weight = tensor(in[4]);
   int64_t axis = x.dim() + s[0].integer, hidden = rec_weight.size(1);

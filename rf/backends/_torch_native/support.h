@@ -23,6 +23,7 @@
 #include <ATen/ops/bernoulli.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/ceil.h>
+#include <ATen/ops/clamp_min.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/cumsum.h>
 #include <ATen/ops/div.h>

@@ -19,28 +19,28 @@ struct Named {
   Kernel kernel;
 };
 #define RF_ENTRY(name) {#name, k_##name},
+// clang-format off
 constexpr Named kKernels[] = {
-    RF_ENTRY(neg) RF_ENTRY(abs) RF_ENTRY(exp) RF_ENTRY(expm1) RF_ENTRY(log) RF_ENTRY(log1p) RF_ENTRY(sqrt) RF_ENTRY(
-        rsqrt) RF_ENTRY(square) RF_ENTRY(reciprocal) RF_ENTRY(sin) RF_ENTRY(cos) RF_ENTRY(tanh) RF_ENTRY(sigmoid)
-        RF_ENTRY(log_sigmoid) RF_ENTRY(ceil) RF_ENTRY(floor) RF_ENTRY(round) RF_ENTRY(erf) RF_ENTRY(sign) RF_ENTRY(
-            relu) RF_ENTRY(elu) RF_ENTRY(selu) RF_ENTRY(silu) RF_ENTRY(gelu) RF_ENTRY(logical_not) RF_ENTRY(is_finite)
-            RF_ENTRY(is_infinite) RF_ENTRY(is_neg_infinite) RF_ENTRY(identity) RF_ENTRY(add) RF_ENTRY(sub) RF_ENTRY(mul)
-                RF_ENTRY(truediv) RF_ENTRY(floordiv) RF_ENTRY(mod) RF_ENTRY(pow) RF_ENTRY(maximum) RF_ENTRY(minimum)
-                    RF_ENTRY(logaddexp) RF_ENTRY(logical_and) RF_ENTRY(logical_or) RF_ENTRY(equal) RF_ENTRY(not_equal)
-                        RF_ENTRY(less) RF_ENTRY(less_equal) RF_ENTRY(greater) RF_ENTRY(greater_equal) RF_ENTRY(
-                            squared_difference) RF_ENTRY(where) RF_ENTRY(cast) RF_ENTRY(fill_outside) RF_ENTRY(at_least)
-                            RF_ENTRY(permute) RF_ENTRY(unsqueeze) RF_ENTRY(squeeze) RF_ENTRY(sum) RF_ENTRY(
-                                mean) RF_ENTRY(any) RF_ENTRY(all) RF_ENTRY(logsumexp) RF_ENTRY(argmax) RF_ENTRY(argmin)
-                                RF_ENTRY(cumsum) RF_ENTRY(max) RF_ENTRY(min) RF_ENTRY(contract) RF_ENTRY(linear)
-                                    RF_ENTRY(softmax) RF_ENTRY(log_softmax) RF_ENTRY(masked_softmax) RF_ENTRY(
-                                        masked_log_softmax) RF_ENTRY(layer_norm) RF_ENTRY(rms_norm) RF_ENTRY(gather)
-                                        RF_ENTRY(reshape) RF_ENTRY(expand) RF_ENTRY(select) RF_ENTRY(slice)
-                                            RF_ENTRY(flatten) RF_ENTRY(unflatten) RF_ENTRY(expand_axis) RF_ENTRY(split)
-                                                RF_ENTRY(concat) RF_ENTRY(stack) RF_ENTRY(append) RF_ENTRY(scale)
-                                                    RF_ENTRY(attention_softmax) RF_ENTRY(add_rel_shifted)
-                                                        RF_ENTRY(batch_norm_of_batch) RF_ENTRY(batch_norm_apply)
-                                                            RF_ENTRY(dropout) RF_ENTRY(lstm) RF_ENTRY(lstm_step)
-                                                                RF_ENTRY(conv) RF_ENTRY(cross_entropy)};
+    RF_ENTRY(neg) RF_ENTRY(abs) RF_ENTRY(exp) RF_ENTRY(expm1) RF_ENTRY(log) RF_ENTRY(log1p) RF_ENTRY(sqrt)
+    RF_ENTRY(rsqrt) RF_ENTRY(square) RF_ENTRY(reciprocal) RF_ENTRY(sin) RF_ENTRY(cos) RF_ENTRY(tanh)
+    RF_ENTRY(sigmoid) RF_ENTRY(log_sigmoid) RF_ENTRY(ceil) RF_ENTRY(floor) RF_ENTRY(round) RF_ENTRY(erf)
+    RF_ENTRY(sign) RF_ENTRY(relu) RF_ENTRY(elu) RF_ENTRY(selu) RF_ENTRY(silu) RF_ENTRY(gelu)
+    RF_ENTRY(logical_not) RF_ENTRY(is_finite) RF_ENTRY(is_infinite) RF_ENTRY(is_neg_infinite) RF_ENTRY(identity)
+    RF_ENTRY(add) RF_ENTRY(sub) RF_ENTRY(mul) RF_ENTRY(truediv) RF_ENTRY(floordiv) RF_ENTRY(mod) RF_ENTRY(pow)
+    RF_ENTRY(maximum) RF_ENTRY(minimum) RF_ENTRY(logaddexp) RF_ENTRY(logical_and) RF_ENTRY(logical_or)
+    RF_ENTRY(equal) RF_ENTRY(not_equal) RF_ENTRY(less) RF_ENTRY(less_equal) RF_ENTRY(greater)
+    RF_ENTRY(greater_equal) RF_ENTRY(squared_difference) RF_ENTRY(where) RF_ENTRY(cast) RF_ENTRY(fill_outside)
+    RF_ENTRY(at_least) RF_ENTRY(permute) RF_ENTRY(unsqueeze) RF_ENTRY(squeeze) RF_ENTRY(sum) RF_ENTRY(mean)
+    RF_ENTRY(any) RF_ENTRY(all) RF_ENTRY(logsumexp) RF_ENTRY(argmax) RF_ENTRY(argmin) RF_ENTRY(cumsum)
+    RF_ENTRY(max) RF_ENTRY(min) RF_ENTRY(contract) RF_ENTRY(linear) RF_ENTRY(softmax) RF_ENTRY(log_softmax)
+    RF_ENTRY(masked_softmax) RF_ENTRY(masked_log_softmax) RF_ENTRY(layer_norm) RF_ENTRY(rms_norm)
+    RF_ENTRY(gather) RF_ENTRY(reshape) RF_ENTRY(expand) RF_ENTRY(select) RF_ENTRY(slice) RF_ENTRY(flatten)
+    RF_ENTRY(unflatten) RF_ENTRY(expand_axis) RF_ENTRY(split) RF_ENTRY(concat) RF_ENTRY(stack) RF_ENTRY(append)
+    RF_ENTRY(scale) RF_ENTRY(attention_softmax) RF_ENTRY(batch_norm_of_batch) RF_ENTRY(batch_norm_apply)
+    RF_ENTRY(dropout) RF_ENTRY(lstm) RF_ENTRY(lstm_step) RF_ENTRY(conv) RF_ENTRY(cross_entropy)
+    RF_ENTRY(rel_attention_softmax) RF_ENTRY(move_toward) RF_ENTRY(glu)
+};
+// clang-format on
 
 Kernel find(const char* name) {
   for (const Named& entry : kKernels)
