@@ -20,6 +20,7 @@ from rf._backend import PRIMITIVES, Backend, KernelTable, Raw, Shape, stft_windo
 from rf._errors import BackendError, BackendMissingError, UserError
 
 __all__ = [
+    "OWN_BACKENDS",
     "PRIMITIVES",
     "Backend",
     "KernelTable",
@@ -61,6 +62,8 @@ _KNOWN = {
     "tensorflow": _Known("rf.backends.tensorflow", "tensorflow", "pip install 'rf-eager[tensorflow]'", (2, 16)),
     "meta": _Known("rf.backends.meta", "numpy"),
 }
+OWN_BACKENDS = tuple(_KNOWN)
+"""Names of the backends that rf brings along."""
 _FACTORIES: dict[str, Callable[[], Backend]] = {}
 """Backends of other packages."""
 _BACKENDS: dict[str, Backend] = {}

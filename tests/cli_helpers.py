@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -41,9 +42,15 @@ def run(*args: str, **env: str) -> tuple[int, str, str]:
     return process.returncode, out, without_notices(err)
 
 
+TENSORFLOW_LOG = re.compile(
+    r"WARNING: All log messages before absl|[IWE]\d{4} \d\d:\d\d:|To enable the following instructions"
+)
+
+
 def without_notices(err: str) -> str:
-    """The text of stderr without `NOTICES`."""
-    return "".join(line for line in err.splitlines(keepends=True) if not line.startswith(NOTICES))
+    """The text of stderr without `NOTICES`, and without what TensorFlow logs when it starts, which cannot be helped."""
+    lines = err.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith(NOTICES) and not TENSORFLOW_LOG.match(line))
 
 
 def error_line(capsys: pytest.CaptureFixture[str]) -> str:

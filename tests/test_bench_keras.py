@@ -158,8 +158,9 @@ def test_select_cases() -> None:
 
 
 def bench(*arguments: str, before: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    """One thread, in a process that has done `before`."""
     code = f"import sys\n{before}\nfrom rf.cli import main\nsys.exit(main(['bench', 'models', *sys.argv[1:]]))"
-    command = [sys.executable, "-c", code, "--backend", "tensorflow", *arguments]
+    command = [sys.executable, "-c", code, "--backend", "tensorflow", "--threads", "1", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"} | env
     )

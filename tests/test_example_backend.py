@@ -109,7 +109,10 @@ def test_selected_by_the_environment() -> None:
     result = python("-c", code, path=TESTS, RF_BACKEND="lists")
     assert result.stdout == "{f=2} float32 lists\n", result.stderr
     result = python("-c", code.replace(", lists_backend", ""), path=TESTS, RF_BACKEND="lists")
-    assert "RF_BACKEND: unknown backend 'lists'; choose one of: numpy, torch, tensorflow, meta\n" in result.stderr
+    assert (
+        "RF_BACKEND: unknown backend 'lists'; choose one of: numpy, torch, tensorflow, meta; or meta:NAME"
+        in result.stderr
+    )
 
 
 def test_suites_have_cases_for_backends_of_other_packages(tmp_path: Path) -> None:

@@ -74,4 +74,6 @@ sys.exit(bool(bad))
 
 def needs_framework(module: str) -> bool:
     layer = layer_of(module)
-    return layer is not None and layer.name.startswith(("backend ", "bench torch")) and bool(layer.packages)
+    return (
+        layer is not None and layer.name.startswith(("backend ", "bench torch", "bench keras")) and bool(layer.packages)
+    )

@@ -17,7 +17,7 @@ from pathlib import Path
 import rf
 from rf import _config, _core, _native
 from rf._errors import BackendMissingError, UserError
-from rf.backend import backend_names, get_backend
+from rf.backend import OWN_BACKENDS, backend_names, get_backend
 
 __all__ = ["Finding", "add_arguments", "examine", "run"]
 
@@ -180,11 +180,10 @@ def _cache_dir() -> Finding:
     return Finding("cache", True, f"{path}" + ("" if path.exists() else " (will be made)"))
 
 
-_BACKENDS = backend_names()  # those of rf: what other packages register, they can examine better
 _CHECKS: dict[str, Callable[[], Finding]] = {
     "core=native": _native_core,
     "core=python": _python_core,
-    **{name: _backend(name) for name in _BACKENDS},
+    **{name: _backend(name) for name in OWN_BACKENDS},
     "torch-native": _torch_native,
     "cuda": _cuda,
     "soundfile": _package("soundfile", "audio"),
@@ -225,7 +224,7 @@ def _print_report(findings: dict[str, Finding]) -> None:
     line("core", core, None, findings["core=native"].text)
     native = findings["torch-native"]
     line("torch path", "native" if native.ok else "python", None, native.text)
-    for name in _BACKENDS:
+    for name in OWN_BACKENDS:
         line("backend", name, findings[name].ok, findings[name].text)
     for name in ("cuda", "soundfile", "py-spy", "cache"):
         line("also", name, findings[name].ok, findings[name].text)
