@@ -102,10 +102,12 @@ NEEDS: dict[str, Need] = {
     ),
     "cuda": Need(_has_cuda, "a GPU that torch can use", in_ci=False),
     "git": Need(lambda: shutil.which("git") is not None and Path(".git").exists(), "git, and a clone"),
+    "i6_models": Need(lambda: _module("i6_models")() and _module("typeguard")(), "the extra `peers`", in_ci=False),
     "native core": Need(
         _has_native_core, "the native core; rf/_native/_build_note.txt says why it was not built", COMPILER_IN_CI
     ),
     "py-spy": Need(lambda: shutil.which("py-spy", path=_path_of_tools()) is not None, "the extra `profile`"),
+    "returnn": Need(lambda: _module("returnn")() and _module("tree")(), "the extra `peers`", in_ci=False),
     "soundfile": Need(_module("soundfile"), "the extra `audio`"),
     "tensorflow": Need(_module("tensorflow"), "the extra `tensorflow`"),
     "torch": Need(_module("torch"), "the extra `torch`"),

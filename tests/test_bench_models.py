@@ -133,6 +133,12 @@ def test_other_ways_are_checked_too() -> None:
         check_forward(case, get_backend("torch"), ours, theirs)
 
 
+def test_traced_cell_is_torchscript() -> None:
+    _, theirs = sides(find("LSTM cell loop"))
+    assert isinstance(theirs.others["TorchScript"].model.cell, torch.jit.ScriptModule)
+    assert isinstance(theirs.model.cell, torch.nn.LSTMCell)
+
+
 def test_greedy_decoding_that_forgets_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from rf.bench._torch_decoder import SelfAttention, TransformerDecoder
 
@@ -189,7 +195,7 @@ def dropouts(loss: Any) -> list[int]:
     class Draws(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             out = func(*args, **(kwargs or {}))
-            if func._schema.name in ("aten::bernoulli_", "aten::dropout"):
+            if func._schema.name in ("aten::bernoulli_", "aten::uniform_", "aten::dropout"):
                 sizes.append(out.numel())
             return out
 
@@ -241,6 +247,8 @@ def test_table_of_cases() -> None:
     } == {
         ("Conformer encoder", "forward"): 0.6,
         ("Conformer encoder", "train"): 0.75,
+        ("Conformer encoder, no padding", "forward"): 0.6,
+        ("Conformer encoder, no padding", "train"): 0.75,
         ("Transformer decoder", "train"): 0.75,
         ("Transformer decoder, no dropout", "train"): 0.75,
         ("greedy decoding", "forward"): 0.5,
@@ -301,16 +309,18 @@ def test_rows_have_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         run,
         "build",
-        lambda case, size, backend, _: (of_rf(backend, case.sizes[size], 0), of_torch(case.sizes[size], 0)),
+        lambda case, size, backend, *_: (of_rf(backend, case.sizes[size], 0), of_torch(case.sizes[size], 0)),
     )
     seen: list[str] = []
     backend = get_backend("torch")
     tiny, realistic = bench_models(backend, [case], SIZES, rounds=1, progress=seen.append, round_ns=1, clock=clock)
     assert seen == ["x, tiny", "x, realistic"]
-    assert tiny == ModelTime("x", "an x", "tiny", "forward", 4, "torch", 5, 2, 0.7, 0.0, 0.1, 1, {"other": 7})
+    assert tiny == ModelTime(
+        "x", "an x", "tiny", "forward", 4, "torch", 5, 2, 0.7, 0.0, 0.1, 1, {"other": 7}, {"other": 4 / 7}
+    )
     assert (tiny.ratio, tiny.reached, tiny.frontend_share) == (0.8, False, 0.5)
     assert realistic == ModelTime(
-        "x", "an x", "realistic", "forward", 8, "torch", 10, 4, None, 0.0, 0.1, 1, {"other": 14}
+        "x", "an x", "realistic", "forward", 8, "torch", 10, 4, None, 0.0, 0.1, 1, {"other": 14}, {"other": 8 / 14}
     )
     assert realistic.reached is None
     assert modes == {(True, False), (False, False)}
@@ -319,7 +329,23 @@ def test_rows_have_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 ROWS = [
     ModelTime("A", "an a", "tiny", "forward", 1.5, "torch", 2.0, 0.375, 0.75, 1e-7, 0.1, 15),
-    ModelTime("B", "a b", "realistic", "train", 30.0, "torch", 20.0, 0.3, None, 1e-7, 0.0, 15, {"torch.nn.X": 25.0}),
+    ModelTime(
+        "B",
+        "a b",
+        "realistic",
+        "train",
+        30.0,
+        "torch",
+        20.0,
+        0.3,
+        None,
+        1e-7,
+        0.0,
+        15,
+        {"torch.nn.X": 25.0},
+        {"torch.nn.X": 1.2},
+        {"torch.nn.X": 1.1},
+    ),
 ]
 
 KEYS = {
@@ -336,6 +362,8 @@ KEYS = {
     "meta_ms": float,
     "frontend_share": float,
     "others_ms": dict,
+    "others_ratio": dict,
+    "others_target": dict,
     "difference": float,
     "dropout": float,
     "rounds": int,
@@ -348,7 +376,9 @@ def test_json() -> None:
     assert {key: type(value) for key, value in first.items()} == KEYS
     assert (first["ratio"], first["target"], first["reached"], first["frontend_share"]) == (0.75, 0.75, True, 0.25)
     assert (second["ratio"], second["target"], second["reached"]) == (1.5, None, None)
-    assert second["others_ms"] == {"torch.nn.X": 25.0}
+    assert (second["others_ms"], second["others_ratio"]) == ({"torch.nn.X": 25.0}, {"torch.nn.X": 1.2})
+    assert second["others_target"] == {"torch.nn.X": 1.1}
+    assert data["peers"] == {}
     assert data["environment"]["threads"]["torch"] == torch.get_num_threads()
 
 
@@ -359,11 +389,12 @@ def test_printed(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in text.splitlines()
-        if "a" in line and line.startswith("|")
+        if line.startswith("|") and not line.startswith("| model")
     ]
-    assert rows[-2:] == [
+    assert rows == [
         ["A", "tiny", "forward", "1.500", "2.000", "0.75", "<= 0.75", "yes", "0.375", "25%", "an a"],
-        ["B", "realistic", "train", "30.000", "20.000", "1.50", "", "", "0.300", "1%", "a b; torch.nn.X: 25.000"],
+        ["B", "realistic", "train", "30.000", "20.000", "1.50", "", "", "0.300", "1%", "a b"],
+        ["B", "realistic", "train", "torch.nn.X", "25.000", "1.20", "<= 1.10", "no"],
     ]
     assert "threads 1 of" in text
 
@@ -379,7 +410,7 @@ def test_other_backends_have_no_models() -> None:
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "models.json"
     before = torch.get_num_threads()
-    arguments = ["--filter", "cell loop", "--repeat", "1", "--threads", "2", "--json", str(path)]
+    arguments = ["--filter", "cell loop", "--repeat", "1", "--threads", "2", "--peers", "none", "--json", str(path)]
     assert main(["bench", "models", *arguments]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
@@ -394,7 +425,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert (row["model"], row["size"], row["rounds"]) == ("LSTM cell loop", "tiny", 1)
         assert row["ratio"] == row["rf_ms"] / row["reference_ms"]
         assert row["meta_ms"] > 0
-        assert set(row["others_ms"]) == {"torch.nn.LSTM"}
+        assert set(row["others_ms"]) == {"torch.nn.LSTM", "TorchScript"}
     # It leaves no step behind.
     assert rf.get_run_ctx().stage == "init"
 

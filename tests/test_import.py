@@ -75,5 +75,7 @@ sys.exit(bool(bad))
 def needs_framework(module: str) -> bool:
     layer = layer_of(module)
     return (
-        layer is not None and layer.name.startswith(("backend ", "bench torch", "bench keras")) and bool(layer.packages)
+        layer is not None
+        and layer.name.startswith(("backend ", "bench torch", "bench keras", "bench packages"))
+        and bool(layer.packages)
     )

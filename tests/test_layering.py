@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax"})
-OPTIONAL = FRAMEWORKS | {"soundfile", "py_spy"}
+OPTIONAL = FRAMEWORKS | {"soundfile", "py_spy", "returnn", "i6_models"}
 """Packages that the bare install lacks."""
 
 MAX_LINES = 700
@@ -81,9 +81,15 @@ LAYERS = (
     Layer("bench torch", ("rf.bench._torch*",), (), frozenset({"torch"})),  # knows nothing of rf
     Layer("bench keras", ("rf.bench._keras*",), (), frozenset({"tensorflow", "keras"})),
     Layer(
+        "bench packages",
+        ("rf.bench._returnn*", "rf.bench._i6*"),
+        (),
+        frozenset({"torch", "returnn", "i6_models"}),
+    ),
+    Layer(
         "bench",
         ("rf.bench", "rf.bench.*"),
-        (*USER_LEVEL, "models", "optim", "profile", "bench torch", "bench keras"),
+        (*USER_LEVEL, "models", "optim", "profile", "bench torch", "bench keras", "bench packages"),
         frozenset({"torch", "tensorflow", "keras"}),
     ),
     Layer("profile", ("rf.profile", "rf.profile.*"), USER_LEVEL, frozenset({"torch", "tensorflow", "py_spy"})),
@@ -223,6 +229,8 @@ KNOWN = frozenset({"rf", "rf._dim", "rf.backend", "rf.backends", "rf.ops", "rf.o
         ("rf.profile.record", "from rf.cli import main"),
         ("rf.profile.record", "import rf.bench.run"),
         ("rf.bench._torch_lstm", "import rf"),
+        ("rf.bench._returnn_models", "import rf"),
+        ("rf.bench.run", "def f():\n    import returnn.frontend"),
         ("rf.bench.run", "import rf.cli.bench"),
         ("rf.something_new", "x = 1"),
     ],
@@ -252,6 +260,7 @@ def test_checker_flags_violation(module: str, source: str) -> None:
         ("rf.models.aed", "import rf\nfrom rf.encoder.conformer import ConformerEncoder"),
         ("rf.data.speech", "def f():\n    import soundfile, torch"),
         ("rf.bench._torch_lstm", "import torch"),
+        ("rf.bench._returnn_models", "import returnn.frontend as rf\nimport rf.bench._returnn_modules"),
         ("rf.bench.run", "import rf\nimport rf.profile.timing\nfrom rf.bench import _torch_lstm"),
         (
             "rf.cli.train",

@@ -98,7 +98,7 @@ def test_wheel_without_compiler(tree: Path, tmp_path: Path) -> None:
     requirements = [Requirement(text) for text in re.findall(r"^Requires-Dist: (.*)$", metadata, re.MULTILINE)]
     assert {r.name for r in requirements if r.marker is None} == {"numpy", "rich", "safetensors"}
     extras = set(re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE))
-    assert extras == {"torch", "tensorflow", "profile", "audio", "test", "dev"}
+    assert extras == {"torch", "tensorflow", "profile", "audio", "peers", "test", "dev"}
 
 
 def check_wheel_without_native_core(wheel: zipfile.ZipFile, target: Path) -> None:

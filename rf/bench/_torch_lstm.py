@@ -6,19 +6,22 @@ sides train the same parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 __all__ = [
+    "CompiledCell",
     "LstmCellLoop",
     "LstmLanguageModel",
     "LstmLayer",
     "cell_loop_from_rf",
     "language_model_from_rf",
     "layer_from_rf",
+    "traced_cell",
 ]
 
 IGNORE = -100
@@ -74,13 +77,19 @@ def cell_loop_from_rf(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 class LstmCellLoop(nn.Module):
     """An LSTM layer, frame by frame: (batch, time, in) -> (batch, time, hidden)."""
 
-    def __init__(self, *, in_dim: int, hidden_dim: int) -> None:
+    def __init__(
+        self, *, in_dim: int, hidden_dim: int, make_cell: Callable[[int, int], nn.Module] = nn.LSTMCell
+    ) -> None:
+        """
+        :param make_cell: (in, hidden) -> the cell.
+        """
         super().__init__()
-        self.cell = nn.LSTMCell(in_dim, hidden_dim)
+        self.hidden_dim = hidden_dim
+        self.cell = make_cell(in_dim, hidden_dim)
         _freeze_second_bias(self.cell)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = c = x.new_zeros(x.shape[0], self.cell.hidden_size)
+        h = c = x.new_zeros(x.shape[0], self.hidden_dim)
         out = []
         for frame in x.unbind(dim=1):
             h, c = self.cell(frame, (h, c))
@@ -90,6 +99,27 @@ class LstmCellLoop(nn.Module):
     def loss(self, x: Tensor, target: Tensor) -> Tensor:
         """Mean squared error."""
         return F.mse_loss(self(x), target)
+
+
+def traced_cell(in_dim: int, hidden_dim: int) -> nn.Module:
+    """torch.nn.LSTMCell in TorchScript."""
+    cell, x, h = nn.LSTMCell(in_dim, hidden_dim), torch.zeros(2, in_dim), torch.zeros(2, hidden_dim)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is deprecated as a whole
+        traced = torch.jit.trace(cell, (x, (h, h)))
+    assert isinstance(traced, nn.Module)
+    return traced
+
+
+class CompiledCell(nn.LSTMCell):
+    """torch.nn.LSTMCell under torch.compile, which compiles at the first call. It takes no module of torch's own."""
+
+    def __init__(self, in_dim: int, hidden_dim: int, *, backend: str = "inductor") -> None:
+        super().__init__(in_dim, hidden_dim)
+        self.compile(fullgraph=True, backend=backend)
+
+    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        return super().forward(input, hx)
 
 
 def layer_from_rf(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

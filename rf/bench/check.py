@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy
@@ -11,6 +12,7 @@ import rf
 from rf._errors import RfError
 from rf.backend import Backend
 from rf.bench.case import Case, Reference, RfModel
+from rf.bench.packages import Package
 from rf.bench.peer import Peer, peer_of
 
 __all__ = ["build", "check_forward", "check_gradients"]
@@ -31,11 +33,14 @@ for rounding, such as that of a bias before batch normalization.
 """
 
 
-def build(case: Case, size: str, backend: Backend, dropout: float) -> tuple[RfModel, Reference]:
+def build(
+    case: Case, size: str, backend: Backend, dropout: float, packages: Sequence[Package] = ()
+) -> tuple[RfModel, Reference]:
     """Both sides, with the same weights. No weight has a value that hides errors, such as a bias of 0.
 
     :param size: one of `SIZES`.
     :param backend: of rf; it must be the selected one.
+    :param packages: those that have the model are among the further ways.
     """
     rf.set_random_seed(1)
     ours = case.rf(backend, case.sizes[size], dropout)
@@ -47,6 +52,8 @@ def build(case: Case, size: str, backend: Backend, dropout: float) -> tuple[RfMo
     factory = peer.factory(case)
     assert factory is not None
     theirs = factory(case.sizes[size], dropout)
+    others = {p.name: p.models[case.name](case.sizes[size], dropout) for p in packages if case.name in p.models}
+    theirs = replace(theirs, others={**theirs.others, **others})
     weights = {name: backend.stop_gradient(p.raw_tensor) for name, p in ours.model.named_parameters()}
     for reference in (theirs, *theirs.others.values()):
         _copy_weights(case, peer, reference, reference.from_rf(weights))

@@ -79,10 +79,13 @@ class ConformerSize:
     kernel_size: int
     batch: int
     time: int
+    padding: bool = True
 
     def data(self) -> tuple[numpy.ndarray, ...]:
         """Input, lengths, target of the output."""
         data, lengths = Data(), Data.lengths(self.batch, self.time)
+        if not self.padding:
+            lengths = numpy.full_like(lengths, self.time)
         shape = self.batch, self.time, self.model_dim
         return data.floats(*shape, lengths=lengths), lengths, data.floats(*shape, lengths=lengths)
 
@@ -420,16 +423,18 @@ def _cell_loop_torch(size: FramesSize, dropout: float) -> Reference:
     from rf.bench import _torch_lstm
 
     x, target = _to_torch(*size.data())
-    loop = _torch_lstm.LstmCellLoop(in_dim=size.in_dim, hidden_dim=size.out_dim)
-    layer = _torch_lstm.LstmLayer(in_dim=size.in_dim, hidden_dim=size.out_dim)
-    other = Reference(layer, _torch_lstm.layer_from_rf, lambda: layer(x), lambda: layer.loss(x, target))
-    return Reference(
-        loop,
-        _torch_lstm.cell_loop_from_rf,
-        lambda: loop(x),
-        lambda: loop.loss(x, target),
-        {"torch.nn.LSTM": other},
-    )
+    dims: dict[str, Any] = {"in_dim": size.in_dim, "hidden_dim": size.out_dim}
+    loop, layer = _torch_lstm.LstmCellLoop(**dims), _torch_lstm.LstmLayer(**dims)
+    traced = _torch_lstm.LstmCellLoop(**dims, make_cell=_torch_lstm.traced_cell)
+
+    def side(model: Any, from_rf: Any, **others: Reference) -> Reference:
+        return Reference(model, from_rf, lambda: model(x), lambda: model.loss(x, target), others)
+
+    others = {
+        "torch.nn.LSTM": side(layer, _torch_lstm.layer_from_rf),
+        "TorchScript": side(traced, _torch_lstm.cell_loop_from_rf),
+    }
+    return side(loop, _torch_lstm.cell_loop_from_rf, **others)
 
 
 def _feed_forward_rf(backend: Backend, size: FramesSize, dropout: float) -> RfModel:
@@ -523,6 +528,17 @@ CASES = [
         _targets(forward=0.6, train=0.75),
         keras=_conformer_keras,
         keras_targets={("forward", "tiny"): 0.3},
+    ),
+    Case(
+        "Conformer encoder, no padding",
+        "the same, all sequences of the same length",
+        {
+            "tiny": ConformerSize(4, 16, 32, 2, kernel_size=7, batch=2, time=20, padding=False),
+            "realistic": ConformerSize(12, 512, 2048, 8, kernel_size=31, batch=4, time=128, padding=False),
+        },
+        _conformer_rf,
+        _conformer_torch,
+        _targets(forward=0.6, train=0.75),
     ),
     Case(
         "Transformer decoder",

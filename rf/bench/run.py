@@ -11,6 +11,7 @@ import rf
 from rf.backend import Backend, get_backend, use_backend
 from rf.bench.case import Case, Reference, RfModel
 from rf.bench.check import build, check_forward, check_gradients
+from rf.bench.packages import Package
 from rf.bench.peer import Peer, peer_of
 from rf.profile.timing import compare
 
@@ -20,6 +21,9 @@ WARM_UP = 1
 """Calls of everything before `compare`, which makes one more: plans get made, caches filled, the optimizer's state
 allocated.
 """
+
+
+Calls = dict[str, Callable[[], object]]
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class ModelTime:
     :param dropout: its probability while timed, in training
     :param rounds: how many calls each time is the median of, at least
     :param others_ms: further ways to compute the same, by name
+    :param others_ratio: rf / other; rf is timed once more in turns with the packages, so not always `rf_ms` / other
+    :param others_target: the ratios to them that the project aims at, where it has an aim
     """
 
     model: str
@@ -55,6 +61,8 @@ class ModelTime:
     dropout: float
     rounds: int
     others_ms: dict[str, float] = field(default_factory=dict)
+    others_ratio: dict[str, float] = field(default_factory=dict)
+    others_target: dict[str, float] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
@@ -78,6 +86,7 @@ def bench_models(
     sizes: Sequence[str],
     *,
     rounds: int = 15,
+    packages: Sequence[Package] = (),
     progress: Callable[[str], object] = lambda _: None,
     **timing: Any,
 ) -> list[ModelTime]:
@@ -87,6 +96,7 @@ def bench_models(
     :param cases: those that there is code for, see `rf.bench.models.select_cases`.
     :param sizes: of `rf.bench.case.SIZES`.
     :param rounds: of `rf.profile.timing.compare`.
+    :param packages: what else to compare with, see `rf.bench.packages`.
     :param progress: called with a line of text before each case.
     :param timing: further arguments of `compare`.
 
@@ -98,18 +108,24 @@ def bench_models(
         for size in sizes:
             for case in cases:
                 progress(f"{case.name}, {size}")
-                rows += _bench_case(backend, peer, case, size, rounds, timing)
+                rows += _bench_case(backend, peer, case, size, rounds, packages, timing)
     finally:
         rf.reset_run_ctx()
     return rows
 
 
 def _bench_case(
-    backend: Backend, peer: Peer, case: Case, size: str, rounds: int, timing: dict[str, Any]
+    backend: Backend,
+    peer: Peer,
+    case: Case,
+    size: str,
+    rounds: int,
+    packages: Sequence[Package],
+    timing: dict[str, Any],
 ) -> list[ModelTime]:
     with use_backend(backend.name):
-        differences = check_case(backend, case, size)
-        ours, theirs = build(case, size, backend, case.dropout)
+        differences = check_case(backend, case, size, packages)
+        ours, theirs = build(case, size, backend, case.dropout, packages)
         with use_backend("meta"):
             frontend = case.rf(get_backend("meta"), case.sizes[size], case.dropout)
         rows = []
@@ -120,8 +136,14 @@ def _bench_case(
                 for _ in range(WARM_UP):
                     for function in functions.values():
                         function()
-                result = compare(functions, rounds=rounds, **timing)
-            ms = {name: ns / 1e6 for name, ns in result.ns.items()}
+                # Packages in turns of their own: much code between two calls leaves the caches of the processor cold.
+                apart = {p.name: functions.pop(p.name) for p in packages if p.name in functions}
+                ms = _times(functions, rounds, timing)
+                ratios = {name: ms["rf"] / ms[name] for name in theirs.others if name not in apart}
+                if apart:
+                    apart_ms = _times({"rf": functions["rf"]} | apart, rounds, timing)
+                    ratios |= {name: apart_ms["rf"] / apart_ms[name] for name in apart}
+                    ms |= {name: apart_ms[name] for name in apart}
             rows.append(
                 ModelTime(
                     case.name,
@@ -137,23 +159,27 @@ def _bench_case(
                     case.dropout,
                     rounds,
                     ms,
+                    ratios,
+                    {p.name: p.targets[key] for p in packages if (key := (case.name, step, size)) in p.targets},
                 )
             )
     return rows
 
 
-def check_case(backend: Backend, case: Case, size: str) -> dict[str, float]:
+def _times(functions: Calls, rounds: int, timing: dict[str, Any]) -> dict[str, float]:
+    """ms, by name."""
+    return {name: ns / 1e6 for name, ns in compare(functions, rounds=rounds, **timing).ns.items()}
+
+
+def check_case(backend: Backend, case: Case, size: str, packages: Sequence[Package] = ()) -> dict[str, float]:
     """Build both sides without dropout and compare their numbers; differences by step, see `ModelTime`."""
-    ours, theirs = build(case, size, backend, 0.0)
+    ours, theirs = build(case, size, backend, 0.0, packages)
     differences = {}
     if "forward" in case.steps:
         differences["forward"] = check_forward(case, backend, ours, theirs)
     if "train" in case.steps:
         differences["train"] = check_gradients(case, backend, ours, theirs)
     return differences
-
-
-Calls = dict[str, Callable[[], object]]
 
 
 def _forward_calls(peer: Peer, ours: RfModel, theirs: Reference, frontend: RfModel) -> Calls:

@@ -32,6 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size", choices=[*SIZES, "all"], help="of models: tiny shows the cost of calls, realistic that of kernels"
     )
+    parser.add_argument(
+        "--peers",
+        metavar="NAMES",
+        help="of models on torch: other packages to compare with, RETURNN and i6_models, separated by commas, or none; "
+        "torch.compile (takes a minute), or all (default: those that are installed)",
+    )
     parser.add_argument("--repeat", type=int, default=15, metavar="N", help="rounds; results are medians (default: 15)")
     parser.add_argument(
         "--threads", type=int, metavar="N", help="threads of the backend (default: 1, or as many as it started with)"
@@ -46,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     check_output("--json", args.json)
     if args.what == "ops" and args.size is not None:
         raise UserError(f"--size {args.size}: only models have sizes; use rf bench models")
+    if args.peers is not None and (args.what == "ops" or args.backend != "torch"):
+        raise UserError(f"--peers {args.peers}: other packages are compared with models on torch; use rf bench models")
     limit_threads(args.backend, args.threads)
     backend = get_backend(args.backend)
     bench = _ops if args.what == "ops" else _models
@@ -68,17 +76,18 @@ def _ops(backend: Backend, args: argparse.Namespace) -> dict[str, Any]:
 
 def _models(backend: Backend, args: argparse.Namespace) -> dict[str, Any]:
     # Here, as they import all of rf's models.
-    from rf.bench import models, peer, report, run
+    from rf.bench import models, packages, peer, report, run
 
     reference = peer.peer_of(backend)
     cases = models.select_cases(args.filter, backend.name)
     sizes = SIZES if args.size == "all" else (args.size or "tiny",)
     env = environment(backend)
+    peers = packages.select_packages(args.peers if backend.name == "torch" else "none", [case.name for case in cases])
     progress = _Progress(len(cases) * len(sizes))
-    rows = run.bench_models(backend, cases, sizes, rounds=args.repeat, progress=progress)
+    rows = run.bench_models(backend, cases, sizes, rounds=args.repeat, packages=peers.packages, progress=progress)
     progress.clear()
-    report.print_models(rows, env, reference=reference.name, optimizer=reference.optimizer)
-    return report.models_json(rows, env)
+    report.print_models(rows, env, peers.notes, reference=reference.name, optimizer=reference.optimizer)
+    return report.models_json(rows, env, peers.notes)
 
 
 def limit_threads(backend: str, number: int | None) -> None:
