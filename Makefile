@@ -7,6 +7,7 @@
 #   make check     format, lint, types, layering
 #   make format    put everything into format
 #   make bench     time each op against the backend's own call
+#   make bench-check  count instructions of the frontend, and compare with tools/budget.toml
 #   make debug     tests of the core on a build with address and undefined-behavior sanitizers
 #   make clean     remove what builds made, .venv included
 #
@@ -39,7 +40,7 @@ endif
 DEBUG := build/debug
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_FLAGS)
 
-.PHONY: profile test tiny check format bench debug clean setup FORCE
+.PHONY: profile test tiny check format bench bench-check debug clean setup FORCE
 .DELETE_ON_ERROR:
 
 profile: setup
@@ -93,6 +94,10 @@ format: setup
 
 bench: setup
 	$(BIN)/rf bench ops
+
+# Renew the budgets: .venv/bin/python -m rf.bench.budget tools/budget.toml --update
+bench-check: setup
+	$(BIN)/python -m rf.bench.budget tools/budget.toml
 
 # The sanitizer build is a whole copy of the package, found before the editable one. The sanitizer's runtime has to be
 # loaded before Python, and libstdc++ with it, so that exceptions are seen. Python itself leaks at exit by design.

@@ -1,5 +1,7 @@
 """``rf bench ops``: time each op against the backend's own call; ``rf bench models``: models against torch code (on
-TensorFlow: Keras code)."""
+TensorFlow: Keras code); ``rf bench core``: what the basic operations of dims and tensors cost on both cores, in ns and
+in instructions.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``rf bench``."""
     parser.add_argument(
         "what",
-        choices=["ops", "models"],
-        help="ops: single ops on arrays of a few elements; models: models against torch.nn (on tensorflow: Keras)",
+        choices=["ops", "models", "core"],
+        help="ops: single ops on arrays of a few elements; models: models against torch.nn (on tensorflow: Keras); "
+        "core: basic operations of dims and tensors, on both cores",
     )
     parser.add_argument("--backend", default="torch", metavar="NAME", help="backend to compare with (default: torch)")
     parser.add_argument("--filter", metavar="TEXT", help="only those whose name or description contains this")
@@ -42,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=int, metavar="N", help="threads of the backend (default: 1, or as many as it started with)"
     )
+    parser.add_argument("--no-instructions", action="store_true", help="of core: only time, do not count instructions")
     parser.add_argument("--json", metavar="FILE", help="also write the results to FILE")
 
 
@@ -50,13 +54,15 @@ def run(args: argparse.Namespace) -> int:
     check_positive("--repeat", args.repeat)
     check_positive("--threads", 1 if args.threads is None else args.threads)
     check_output("--json", args.json)
-    if args.what == "ops" and args.size is not None:
+    if args.what != "models" and args.size is not None:
         raise UserError(f"--size {args.size}: only models have sizes; use rf bench models")
-    if args.peers is not None and (args.what == "ops" or args.backend != "torch"):
+    if args.peers is not None and (args.what != "models" or args.backend != "torch"):
         raise UserError(f"--peers {args.peers}: other packages are compared with models on torch; use rf bench models")
+    if args.what != "core" and args.no_instructions:
+        raise UserError("--no-instructions: only rf bench core counts instructions")
     limit_threads(args.backend, args.threads)
     backend = get_backend(args.backend)
-    bench = _ops if args.what == "ops" else _models
+    bench = {"ops": _ops, "models": _models, "core": _core}[args.what]
     with threads(backend, args.threads):
         results = bench(backend, args)
     if args.json:
@@ -108,6 +114,25 @@ def limit_threads(backend: str, number: int | None) -> None:
         if number is None:
             return
         raise UserError(f"--threads {number}: TensorFlow has started already, with another number") from exc
+
+
+def _core(backend: Backend, args: argparse.Namespace) -> dict[str, Any]:
+    from rf.bench import core, core_cases
+
+    cases = core_cases.select_cases(args.filter)
+    counted = not args.no_instructions
+    progress = _Progress(len(cases) + len(core.CORES) * (2 if counted else 1))
+    result = core.bench_core(
+        backend,
+        cases,
+        rounds=args.repeat,
+        number_of_threads=args.threads,
+        instructions=counted,
+        progress=progress,
+    )
+    progress.clear()
+    core.print_core(result)
+    return core.core_json(result)
 
 
 def check_positive(option: str, value: int) -> None:

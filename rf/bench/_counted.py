@@ -1,0 +1,54 @@
+"""What `rf.bench.instructions` runs under valgrind: ``python -m rf.bench._counted CALLS NAME...``."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from rf.backend import get_backend, use_backend
+from rf.bench.core_cases import CASES
+from rf.profile.ops import World
+
+WARM_UP = 70
+"""Calls before anything is counted: Python's interpreter specializes code, caches fill, and what is cleared up every 64
+entries (see `rf._dim_math`) has its usual length.
+"""
+
+
+def mark() -> None:
+    """Calls the C function `getsid`, which nothing else calls: valgrind writes down the count so far, and starts anew.
+
+    `rf.bench.instructions` tells it to.
+    """
+    os.getsid(0)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Call each function CALLS times and 2 * CALLS times, each loop between two marks."""
+    calls, names = int(arguments[0]), arguments[1:]
+    by_name = {case.name: case for case in CASES}
+    gc.disable()
+    for name in names:
+        case = by_name[name]
+        backend = get_backend(case.counted_on)
+        with use_backend(backend.name):
+            function = case.build(World(backend))
+            _loop(function, WARM_UP)
+            mark()
+            _loop(function, calls)
+            mark()
+            _loop(function, 2 * calls)
+            mark()
+    return 0
+
+
+def _loop(function: Callable[[], object], calls: int) -> None:
+    for _ in itertools.repeat(None, calls):
+        function()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
