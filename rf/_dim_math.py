@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 
+from rf._core import DimBase
 from rf._errors import DimError
 
 if TYPE_CHECKING:
@@ -40,24 +41,24 @@ def _is_dim(x: Any) -> bool:
 
 
 def _check(x: Any) -> Any:
-    from rf._dim import Dim
-
-    if isinstance(x, bool) or not isinstance(x, (int, Dim, numpy.integer)):
+    if isinstance(x, DimBase):
+        return x.base
+    if isinstance(x, bool) or not isinstance(x, (int, numpy.integer)):
         raise TypeError(f"dim math needs a Dim or an int, got {x!r} of type {type(x).__name__}")
-    return x.base if isinstance(x, Dim) else int(x)
+    return int(x)
 
 
 def _chain(x: Any, kind: str) -> tuple[Item, ...]:
     x = _check(x)
-    if _is_dim(x) and x.derivation is not None and x.derivation.kind == kind:
+    if isinstance(x, int):
+        return ((1, x),) if kind != "add" or x > 0 else ((-1, -x),) if x < 0 else ()
+    if x.derivation is not None and x.derivation.kind == kind:
         return x.derivation.items
-    if isinstance(x, int) and kind == "add":
-        return () if x == 0 else ((1, x),) if x > 0 else ((-1, -x),)
     return ((1, x),)
 
 
 def _same(a: Any, b: Any) -> bool:
-    return a is b if _is_dim(a) or _is_dim(b) else a == b
+    return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
 
 
 def _join_sum(left: tuple[Item, ...], right: tuple[Item, ...]) -> tuple[Item, ...]:
@@ -65,16 +66,16 @@ def _join_sum(left: tuple[Item, ...], right: tuple[Item, ...]) -> tuple[Item, ..
     for sign, x in right:
         if items:
             last_sign, last = items[-1]
-            if not _is_dim(x) and not _is_dim(last):
+            if isinstance(x, int) and isinstance(last, int):
                 total = sign * x + last_sign * last
                 items.pop()
                 if total:
                     items.append((1, total) if total > 0 else (-1, -total))
                 continue
-            if _same(x, last) and sign == -last_sign:
+            if sign == -last_sign and _same(x, last):
                 items.pop()
                 continue
-        if _is_dim(x) or x:
+        if not isinstance(x, int) or x:
             items.append((sign, x))
     return tuple(items)
 
@@ -84,7 +85,7 @@ def _negated(items: tuple[Item, ...]) -> tuple[Item, ...]:
 
 
 def _is_cut(items: tuple[Item, ...]) -> bool:
-    return any(sign < 0 for sign, _ in items)
+    return -1 in [sign for sign, _ in items]
 
 
 def _summand(x: Any) -> tuple[Item, ...]:
@@ -96,12 +97,13 @@ def _summand(x: Any) -> tuple[Item, ...]:
 
 def add(a: Any, b: Any) -> Dim:
     """a + b: b lies right of a."""
-    if not _is_dim(_check(b)) and b < 0:
+    a, b = _check(a), _check(b)
+    if isinstance(b, int) and b < 0:
         return sub_right(a, -b)
-    if not _is_dim(_check(a)) and a < 0:
+    if isinstance(a, int) and a < 0:
         return sub_left(b, -a)
     left, right = _chain(a, "add"), _chain(b, "add")
-    if len(left) == len(right) == 1 and _is_dim(left[0][1]) and left == right:
+    if len(left) == len(right) == 1 and not isinstance(left[0][1], int) and left == right:
         return mul(2, a)
     if _is_cut(left) or _is_cut(right):
         (sign_left, last), (sign_right, first) = left[-1], right[0]
@@ -183,10 +185,10 @@ def ceildiv(a: Any, b: Any, side: str) -> Dim:
 
 
 def _derive(kind: str, items: tuple[Item, ...]) -> Dim:
-    from rf._dim import Dim
-
-    dims = [x for _, x in items if _is_dim(x)]
+    dims = [x for _, x in items if not isinstance(x, int)]
     if not dims:
+        from rf._dim import Dim
+
         values = [sign * x for sign, x in items]
         value = sum(values) if kind == "add" else math.prod(values)
         constant = _constants.get(value)
@@ -196,13 +198,15 @@ def _derive(kind: str, items: tuple[Item, ...]) -> Dim:
     if len(items) == 1 and items[0][0] == 1:
         return dims[0]
     anchor = dims[0]
-    key = (kind, *((sign, id(x) if _is_dim(x) else ("int", x)) for sign, x in items))
+    key = (kind, *[(sign, ("int", x) if isinstance(x, int) else id(x)) for sign, x in items])
     if anchor._memo is None:
         anchor._memo = {}
     ref = anchor._memo.get(key)
     out = None if ref is None else ref()
     if out is not None:
         return out
+    from rf._dim import Dim
+
     if ref is None and len(anchor._memo) > 64:
         anchor._memo = {k: r for k, r in anchor._memo.items() if r() is not None}
     derivation = Derivation(kind, items)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rf import _core  # which imports this module first: its contents are there when a method is called
 from rf._errors import DimError, RfError
 from rf._registry import OPS, SERVICES
 
@@ -87,6 +88,8 @@ class TensorMethods:
                 raise TypeError(f"expected a Dim, got the int {dim}; axes are addressed by dims")
             return dim % len(self.dims)
         axes = [i for i, d in enumerate(self.dims) if d == dim]
+        if len(axes) == 1:
+            return axes[0]
         if not axes:
             raise DimError(f"{dim!r} is not a dim of {self!r}")
         exact = [i for i in axes if self.dims[i].match_priority == dim.match_priority]
@@ -115,14 +118,16 @@ class TensorMethods:
     # -- copies; all share the raw data
 
     def _make(self, dims: Sequence[Dim], raw: Any, dtype: str | None = None, name: str | None = None) -> Tensor:
-        from rf._core import Tensor, make_tensor
-
-        feature = self.feature_dim if self.feature_dim in dims else None
+        feature = self.feature_dim
+        if feature is not None and feature not in dims:
+            feature = None
+        name, dtype = name or self.name, dtype or self.dtype
         if raw is None:
-            return Tensor(name or self.name, dims, dtype or self.dtype, sparse_dim=self.sparse_dim, feature_dim=feature)
+            return _core.Tensor(name, dims, dtype, sparse_dim=self.sparse_dim, feature_dim=feature)
         assert self.backend is not None
-        out = make_tensor(self.backend, raw, tuple(dims), dtype or self.dtype, feature, self.sparse_dim)
-        out.name = name or self.name
+        out = _core.make_tensor(self.backend, raw, tuple(dims), dtype, feature, self.sparse_dim)
+        if name is not None:
+            out.name = name
         return out
 
     def copy(self, name: str | None = None) -> Tensor:
@@ -178,8 +183,10 @@ class TensorMethods:
         absent = [d for d in self.dims if d not in dims]
         if absent:
             raise DimError(f"copy_compatible_to_dims {list(dims)}: lacks {absent} of {self!r}")
-        x = self.copy_transpose([d for d in dims if d in self.dims], allow_int=False)
-        new_axes = tuple(i for i, d in enumerate(dims) if d not in self.dims)
+        order = tuple([d for d in dims if d in self.dims])
+        in_order = list(map(id, order)) == list(map(id, self.dims))
+        x: Any = self if in_order else self.copy_transpose(order, allow_int=False)
+        new_axes = tuple([i for i, d in enumerate(dims) if d not in self.dims])
         if x.backend is None or not x.backend.computes or not new_axes:
             return x.raw_tensor
         return x.backend.kernels["unsqueeze"](x.raw_tensor, new_axes)

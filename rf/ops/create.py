@@ -57,9 +57,9 @@ def convert_to_tensor(
     """
     dims = shape if dims is None else dims
     if isinstance(value, Tensor):
-        from rf.ops.elementwise import cast
-
         if dtype is not None and value.dtype != dtype:
+            from rf.ops.elementwise import cast
+
             value = cast(value, dtype)
         return value if device is None else _device.copy_to_device(value, device)
     own = None if isinstance(value, (numpy.ndarray, numpy.generic)) else backend_of_raw(value)
