@@ -1,7 +1,7 @@
 """The process that times rows of `rf bench core` on one core: ``python -m rf.bench._core_worker BACKEND THREADS``.
 
-The core is chosen when rf is imported, so each has a process of its own. Talks to `rf.bench.core` in lines of JSON: first
-writes ``{"environment": ...}``, then answers each ``{"case": name, "reference": bool, "rounds": n}`` with
+The core is chosen when rf is imported, so each has a process of its own. Talks to `rf.bench.core` in lines of JSON:
+first writes ``{"environment": ...}``, then answers each ``{"case": name, "reference": bool, "rounds": n}`` with
 ``{"rf": ns, "reference": ns or null, "empty": ns}``; ``{"error": text}`` in place of any of these is its last line.
 """
 

@@ -7,14 +7,15 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
+from types import FunctionType
 
 from rf.backend import get_backend, use_backend
 from rf.bench.core_cases import CASES
 from rf.profile.ops import World
 
-WARM_UP = 70
-"""Calls before anything is counted: Python's interpreter specializes code, caches fill, and what is cleared up every 64
-entries (see `rf._dim_math`) has its usual length.
+WARM_UP_LOOPS, WARM_UP = 10, 10
+"""Loops, and calls in each, before anything is counted: Python's interpreter specializes code, caches fill, and what is
+cleared up every 64 entries (see `rf._dim_math`) has its usual length.
 """
 
 
@@ -29,6 +30,7 @@ def mark() -> None:
 def main(arguments: Sequence[str]) -> int:
     """Call each function CALLS times and 2 * CALLS times, each loop between two marks."""
     calls, names = int(arguments[0]), arguments[1:]
+    twice = 2 * calls
     by_name = {case.name: case for case in CASES}
     gc.disable()
     for name in names:
@@ -36,11 +38,14 @@ def main(arguments: Sequence[str]) -> int:
         backend = get_backend(case.counted_on)
         with use_backend(backend.name):
             function = case.build(World(backend))
-            _loop(function, WARM_UP)
+            # A copy for each, as the interpreter specializes code for the function that it calls first.
+            loop = FunctionType(_loop.__code__.replace(), globals())
+            for _ in range(WARM_UP_LOOPS):
+                loop(function, WARM_UP)
             mark()
-            _loop(function, calls)
+            loop(function, calls)
             mark()
-            _loop(function, 2 * calls)
+            loop(function, twice)
             mark()
     return 0
 

@@ -1,4 +1,7 @@
-"""What torch has beside the basic operations of dims and tensors: calls that compute nothing. `x` is (2, 3, 4) float32."""
+"""What torch has beside the basic operations of dims and tensors: calls that compute nothing.
+
+`x` is (2, 3, 4) float32.
+"""
 
 from __future__ import annotations
 

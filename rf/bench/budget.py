@@ -83,16 +83,20 @@ def compare(counted: Counts, budget: Counts, renew: str) -> Verdict:
         for name in [*now, *(n for n in allowed if n not in now)]:
             what = f"{name!r} on the {core} core"
             if name not in allowed:
-                failures.append(f"{what}: {now[name]:.0f} instructions per call, and no budget; to give it one: {renew}")
+                failures.append(
+                    f"{what}: {now[name]:.0f} instructions per call, and no budget; to give it one: {renew}"
+                )
             elif name not in now:
                 failures.append(f"{what}: has a budget, but is not measured; to remove it: {renew}")
             else:
                 number += 1
                 change = now[name] / allowed[name] - 1
-                text = f"{what}: {now[name]:.0f} instructions per call, the budget is {allowed[name]:.0f} ({change:+.1%})"
-                if change > TOLERANCE:
+                text = (
+                    f"{what}: {now[name]:.0f} instructions per call, the budget is {allowed[name]:.0f} ({change:+.1%})"
+                )
+                if now[name] > allowed[name] * (1 + TOLERANCE):
                     failures.append(f"{text}; if it has to cost that: {renew}")
-                elif change < -TOLERANCE:
+                elif now[name] < allowed[name] * (1 - TOLERANCE):
                     hints.append(f"{text}; to keep it so: {renew}")
     return Verdict(failures, hints, number)
 

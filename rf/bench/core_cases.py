@@ -76,9 +76,7 @@ def _(w: World) -> Function:
     return lambda: rf.Tensor("x", dims, "float32")
 
 
-@_case(
-    "Tensor, array", "rf.Tensor of 3 dims, a dtype and an array", "x.view(2, 3, 4)", data=True, counted_on="numpy"
-)
+@_case("Tensor, array", "rf.Tensor of 3 dims, a dtype and an array", "x.view(2, 3, 4)", data=True, counted_on="numpy")
 def _(w: World) -> Function:
     dims, raw = _dims(w), w.btf().raw_tensor
     return lambda: rf.Tensor("x", dims, "float32", raw_tensor=raw)
@@ -278,7 +276,7 @@ def _(w: World) -> Function:
 @_case("Dim ==, same", "T == T")
 def _(w: World) -> Function:
     dim = w.time
-    return lambda: dim == dim  # noqa: PLR0124
+    return lambda: dim == dim
 
 
 @_case("Dim ==, other", "T == F")

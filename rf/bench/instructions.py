@@ -8,6 +8,7 @@ What the count of a call includes are one pass of a Python loop and the call of 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import re
@@ -73,8 +74,8 @@ def count(names: Sequence[str], core: str, *, calls: int = CALLS) -> dict[str, f
         totals = totals_of(output.read_text(encoding="utf-8", errors="replace")) if output.exists() else []
     if run.returncode or len(totals) < 3 * len(names):
         raise RfError(
-            f"counting instructions on the {core} core failed: status {run.returncode}, {len(totals)} counts for "
-            f"{len(names)} operations\n{run.stdout}{run.stderr}".rstrip()
+            f"counting instructions on the {core} core failed: valgrind ended with status {run.returncode} and "
+            f"{len(totals)} of {3 * len(names)} counts\n{run.stdout}{run.stderr}".rstrip()
         )
     # Three marks for each: a dump holds what was counted since the last mark.
     return {name: (totals[3 * i + 2] - totals[3 * i + 1]) / calls for i, name in enumerate(names)}
@@ -119,11 +120,10 @@ def environment() -> dict[str, str]:
 
 def _compiler_of_core() -> str:
     """What compiled the native core, as compilers write it into what they make."""
-    if build_note()[0] != "native":
+    spec = importlib.util.find_spec("rf._native._core")
+    if spec is None or spec.origin is None:
         return "not built"
-    from rf._native import _core
-
-    comments = re.findall(rb"(?:GCC: \([^)\0]*\)|clang version) [\d.]+", Path(_core.__file__).read_bytes())
+    comments = re.findall(rb"(?:GCC: \([^)\0]*\)|clang version) [\d.]+", Path(spec.origin).read_bytes())
     return ", ".join(sorted({comment.decode(errors="replace") for comment in comments})) or "compiler unknown"
 
 
