@@ -183,10 +183,8 @@ class TensorMethods:
         absent = [d for d in self.dims if d not in dims]
         if absent:
             raise DimError(f"copy_compatible_to_dims {list(dims)}: lacks {absent} of {self!r}")
-        order = tuple([d for d in dims if d in self.dims])
-        in_order = list(map(id, order)) == list(map(id, self.dims))
-        x: Any = self if in_order else self.copy_transpose(order, allow_int=False)
-        new_axes = tuple([i for i, d in enumerate(dims) if d not in self.dims])
+        x = self.copy_transpose([d for d in dims if d in self.dims], allow_int=False)
+        new_axes = tuple(i for i, d in enumerate(dims) if d not in self.dims)
         if x.backend is None or not x.backend.computes or not new_axes:
             return x.raw_tensor
         return x.backend.kernels["unsqueeze"](x.raw_tensor, new_axes)
