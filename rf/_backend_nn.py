@@ -43,6 +43,21 @@ class NeuralNetKernels(_Primitives):
             mask = visible if mask is None else self.logical_and(mask, visible)
         return self.softmax(x, axis) if mask is None else self.masked_softmax(x, mask, axis)
 
+    def dot_attention(
+        self, q: Raw, k: Raw, v: Raw, mask: Raw | None, num_common: int, causal: bool, scale: float
+    ) -> Raw:
+        """Values, weighted by `attention_softmax` of scale * q . k: (common..., rest..., value).
+
+        :param q: (common..., rest..., key); with `causal`, the query is the last axis of the rest.
+        :param k: (common..., axis, key).
+        :param v: (common..., axis, value).
+        :param mask: bool, broadcasts against (common..., rest..., axis).
+        """
+        num_rest = len(self.shape_of(q)) - 1 - num_common
+        columns = self.permute(k, (*range(num_common), num_common + 1, num_common))
+        scores = self.contract(q if scale == 1 else self.scale(q, scale), columns, num_common, num_rest, 1, 1)
+        return self.contract(self.attention_softmax(scores, mask, causal), v, num_common, num_rest, 1, 1)
+
     def causal_mask(self, x: Raw) -> Raw:
         """Bool (query, key) for the last two axes of x: whether key <= query."""
         *_, n_query, n_key = self.shape_of(x)

@@ -225,6 +225,15 @@ def _cases() -> list[Case]:
         Case("glu", (btf,), glu, torch_glu, "Glu"),
         *(Case(name, (btf,), unary(name), torch_unary(name), node)
           for name, node in (("relu", "Relu"), ("silu", "Silu"), ("sigmoid", "Sigmoid"), ("square", "Square"))),
+        Case("sum", (btf,), lambda x: rf.reduce_sum(of(x, B, T, F), axis=T).raw_tensor, lambda x: x.sum(1), "Sum"),
+        Case("sum all", (btf,), lambda x: rf.reduce_sum(of(x, B, T, F), axis=[F, T, B]).raw_tensor,
+             lambda x: x.sum(), "Sum"),
+        Case("mean", (btf,), lambda x: rf.reduce_mean(of(x, B, T, F), axis=[T, F]).raw_tensor,
+             lambda x: x.mean((1, 2)), "Mean"),
+        Case("div", (btf, f), lambda x, y: (of(x, B, T, F) / of(y, F)).raw_tensor, lambda x, y: x / y, "Div"),
+        Case("squared difference", (btf, btf),
+             lambda x, y: rf.squared_difference(of(x, B, T, F), of(y, B, T, F)).raw_tensor,
+             lambda x, y: (x - y).square(), "SquaredDifference"),
         Case("neg", (btf,), lambda x: (-of(x, B, T, F)).raw_tensor, lambda x: -x, "Neg"),
         Case("add", (btf, btf), lambda x, y: (of(x, B, T, F) + of(y, B, T, F)).raw_tensor, lambda x, y: x + y, "Add"),
         Case("add bias", (btf, f), lambda x, y: (of(y, F) + of(x, B, T, F)).raw_tensor, lambda x, y: x + y, "Add"),
@@ -284,7 +293,10 @@ def test_gradients(case: Case, dtype: str, strided: bool):
     ours, theirs = case.ours(*x), case.theirs(*x)
     if not strided:
         assert f"rf::{case.node}Backward" in nodes(ours)
-    for weight in (torch.randn_like(theirs), torch.randn_like(theirs.transpose(0, 1)).transpose(0, 1)):
+    weights = [torch.randn_like(theirs)]
+    if theirs.dim() > 1:
+        weights.append(torch.randn_like(theirs.transpose(0, 1)).transpose(0, 1))
+    for weight in weights:
         got = torch.autograd.grad(ours, x, weight, retain_graph=True)
         torch.testing.assert_close(got, torch.autograd.grad(theirs, x, weight, retain_graph=True))
 
@@ -324,7 +336,7 @@ def test_a_graph_serves_once(case: Case):
 def test_an_operand_changed_in_place_is_found(case: Case):
     import torch
 
-    if case.node in ("Add", "Sub", "Neg", "Fill") or case.name == "causal attention":
+    if case.node in ("Add", "Sub", "Neg", "Fill", "Sum", "Mean") or case.name == "causal attention":
         pytest.skip("their gradients need no operand, or a copy of it")
     x = operands(case)
     out = case.ours(*x).square().sum()
@@ -508,3 +520,85 @@ def test_statistics_have_gradients_too():
 
     assert torch.autograd.gradcheck(statistics, [x])
     assert torch.autograd.gradgradcheck(statistics, [x])
+
+
+# -- attention
+
+
+def _attend(q: Any, k: Any, v: Any, *, lengths: list[int] | None = None, causal: bool = False, query: bool = True):
+    """In rf on (batch, query, heads, features), and the same in torch."""
+    import torch
+
+    from rf.ops.attention import dot_attention
+
+    batch, num_keys, heads, features = k.shape
+    b, h, d = Dim(batch, name="b"), Dim(heads, name="h"), Dim(features, name="d")
+    sizes = None if lengths is None else rf.convert_to_tensor(np.array(lengths, "int32"), dims=[b])
+    keys = Dim(num_keys if sizes is None else sizes, name="keys")
+    queries = keys if causal else Dim(q.shape[1], name="queries")
+    merged = h * d
+    q_dims = (b, queries, h, d) if query else (b, h, d)
+    out = dot_attention(
+        of(q, *q_dims),
+        of(k, b, keys, h, d),
+        of(v, b, keys, h, d),
+        d,
+        keys,
+        queries if causal else None,
+        0.3,
+        h,
+        d,
+        merged,
+    )
+    ours = out.copy_transpose([b, queries, merged] if query else [b, merged]).raw_tensor
+    scores = torch.einsum("bqhd,bkhd->bhqk" if query else "bhd,bkhd->bhk", q, k) * 0.3
+    visible = torch.ones(batch, 1, 1, num_keys, dtype=torch.bool)
+    if lengths is not None:
+        visible = visible & (torch.arange(num_keys) < torch.tensor(lengths)[:, None, None, None])
+    if causal:
+        visible = visible & torch.ones(num_keys, num_keys, dtype=torch.bool).tril()
+    visible = visible if query else visible[:, :, 0]
+    weights = torch.where(visible, scores.masked_fill(~visible, -1e30).softmax(-1), 0)
+    theirs = torch.einsum("bhqk,bkhd->bqhd" if query else "bhk,bkhd->bhd", weights, v)
+    return ours, theirs.flatten(-2)
+
+
+@pytest.mark.parametrize("size", [(2, 5, 3, 4), (3, 70, 2, 16)], ids=["small", "large"])
+@pytest.mark.parametrize("how", ["plain", "lengths", "causal", "causal lengths", "one query"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_attention(size: tuple[int, ...], how: str, dtype: str):
+    import torch
+
+    torch.manual_seed(1)
+    query = how != "one query"
+    lengths = [size[1], 0, size[1] // 2][: size[0]] if how in ("lengths", "causal lengths", "one query") else None
+    k, v = (torch.randn(size, dtype=getattr(torch, dtype), requires_grad=True) for _ in range(2))
+    q_size = size if query else (size[0], size[2], size[3])
+    q = torch.randn(q_size, dtype=getattr(torch, dtype), requires_grad=True)
+    if not query and size[1] > 10:
+        lengths = [700, 0, 350]
+        k, v = (torch.randn(3, 700, 2, 16, dtype=getattr(torch, dtype), requires_grad=True) for _ in range(2))
+    ours, theirs = _attend(q, k, v, lengths=lengths, causal="causal" in how, query=query)
+    names = nodes(ours)
+    assert "rf::AttentionBackward" in names if size[1] < 10 else "rf::FlashAttentionBackward" in names
+    valid = torch.ones_like(theirs, dtype=torch.bool)
+    if how == "causal lengths":  # what comes out in the padding is of no interest
+        valid = (torch.arange(size[1]) < torch.tensor(lengths)[:, None])[..., None].expand_as(theirs)
+    torch.testing.assert_close(ours[valid], theirs[valid], rtol=1e-4, atol=1e-5)
+    weight = torch.where(valid, torch.randn_like(theirs), 0)
+    got = torch.autograd.grad(ours, (q, k, v), weight)
+    torch.testing.assert_close(got, torch.autograd.grad(theirs, (q, k, v), weight), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("keys", [5, 2100], ids=["small", "large"])
+def test_attention_gradients_of_gradients(keys: int):
+    import torch
+
+    q, k, v = (torch.randn(2, n, 2, 4, dtype=torch.float64, requires_grad=True) for n in (3, keys, keys))
+    ours, theirs = _attend(q, k, v, lengths=[keys, 1])
+    weight = torch.randn_like(theirs, requires_grad=True)
+    results = []
+    for out in (ours, theirs):
+        first = torch.autograd.grad(out, (q, k, v), weight, create_graph=True)
+        results.append(torch.autograd.grad(sum(g.square().sum() for g in first), (q, k, v, weight)))
+    torch.testing.assert_close(*results)

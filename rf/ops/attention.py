@@ -91,28 +91,51 @@ def _scores(p: PlanBuilder, q: Piece, k: Piece, key_dim: Dim, key: Dim, query: D
     return slot, [*common, *rest_q, *rest_k, key]
 
 
+def _key_mask(p: PlanBuilder, dims: list[Dim], axis: Dim, causal: bool) -> tuple[Any, list[Dim]]:
+    """The mask of the key axis, or -1, for scores (dims..., axis), and the dims in front that these lack.
+
+    In causal self-attention no valid query sees any padding.
+    """
+    size_dims = tuple(axis.base.size_dims or ()) if axis.dynamic and not causal else ()
+    missing: list[Dim] = [s for s in size_dims if s not in dims]
+    if not size_dims:
+        return -1, missing
+    # An axis of the same dim among `dims` is that of the queries.
+    before = mask_pattern(size_dims, [*missing, *dims])
+    return p.auxiliary("mask", axis.base, (*before, len(size_dims)), "bool"), missing
+
+
 def _softmax(
     p: PlanBuilder, scores: Piece, axis: Dim, causal: bool, position: Any = None, scale: float | None = None
 ) -> Piece:
-    """Softmax over the last axis, which is `axis`; its padding gets 0. In causal self-attention no valid query sees
-    any.
+    """Softmax over the last axis, which is `axis`; its padding gets 0.
 
     With `position`, scores of relative positions are added, shifted, and the sum is scaled.
     """
     slot, dims = scores
-    size_dims = tuple(axis.base.size_dims or ()) if axis.dynamic and not causal else ()
-    missing = [s for s in size_dims if s not in dims]
-    mask: Any = -1
-    if size_dims:
-        # Only the last axis is the key axis; an axis of the same dim before it is that of the queries.
-        before = mask_pattern(size_dims, [*missing, *dims[:-1]])
-        mask = p.auxiliary("mask", axis.base, (*before, len(size_dims)), "bool")
+    mask, missing = _key_mask(p, dims[:-1], axis, causal)
     if position is None:
         slot = p.emit("attention_softmax", slot, mask, static=(causal,))
     else:
         slot = p.emit("rel_attention_softmax", slot, position, mask, static=(scale, causal))
     key = axis.base.copy(match_priority=1) if axis in dims[:-1] else axis.base
     return slot, [*missing, *dims[:-1], key]
+
+
+def _merged(
+    p: PlanBuilder,
+    values: Piece,
+    num_heads: Dim | None,
+    value_dim: Dim | None,
+    out_dim: Dim | None,
+) -> Piece:
+    """With `out_dim`, (num_heads, value_dim) merged into it."""
+    slot, dims = values
+    if out_dim is None or num_heads is None or value_dim is None:
+        return values
+    rest = [d for d in dims if d not in (num_heads, value_dim)]
+    slot = p.permute(slot, dims, [*rest, num_heads, value_dim])
+    return p.emit("flatten", slot, static=(len(rest), 2)), [*rest, out_dim]
 
 
 def _weighted_sum(
@@ -136,12 +159,7 @@ def _weighted_sum(
     a = p.permute(w_slot, w_dims, [*common, *rest_w, w_key])
     b = p.permute(v_slot, v_dims, [*common, v_key, *rest_v])
     slot = p.emit("contract", a, b, static=(len(common), len(rest_w), 1, len(rest_v)))
-    dims = [*common, *rest_w, *rest_v]
-    if out_dim is None or num_heads is None or value_dim is None:
-        return slot, dims
-    rest = [d for d in dims if d not in (num_heads, value_dim)]
-    slot = p.permute(slot, dims, [*rest, num_heads, value_dim])
-    return p.emit("flatten", slot, static=(len(rest), 2)), [*rest, out_dim]
+    return _merged(p, (slot, [*common, *rest_w, *rest_v]), num_heads, value_dim, out_dim)
 
 
 def _check(what: str, key_dim: Dim, axis: Dim, **operands: Tensor) -> str:
@@ -186,6 +204,45 @@ dot_attention_weights = Op("dot_attention_weights", num_tensors=2, planner=_plan
 """
 
 
+def _fused_dot_attention(
+    p: PlanBuilder,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_dim: Dim,
+    axis: Dim,
+    causal: Dim | None,
+    scale: float,
+    dtype: str,
+) -> Piece | None:
+    """All in one kernel, where keys and values have the same dims besides their last one, and the queries these too."""
+
+    def without(t: Tensor, *dims: Dim) -> list[Dim]:
+        return [d for d in t.dims if d not in dims]
+
+    common = without(k, key_dim, axis)
+    rest = [d for d in without(q, key_dim) if d not in common]
+    values = [d for d in without(v, axis) if d not in common]
+    if len(values) != 1 or len(common) + 2 != len(k.dims) or len(common) + 2 != len(v.dims):
+        return None
+    if len(common) + len(rest) + 1 != len(q.dims) or any(d not in q.dims for d in common):
+        return None
+    if causal is not None:
+        if causal not in rest:
+            return None
+        rest = [*[d for d in rest if d != causal], causal]
+    common = [d for d in q.dims if d in common]
+    mask, missing = _key_mask(p, [*common, *rest], axis, causal is not None)
+    if missing:
+        return None
+    slots = [
+        p.permute(p.cast(i, t.dtype, dtype), t.dims, [*common, *last])
+        for i, (t, last) in enumerate(((q, [*rest, key_dim]), (k, [axis, key_dim]), (v, [axis, *values])))
+    ]
+    slot = p.emit("dot_attention", *slots, mask, static=(len(common), causal is not None, scale))
+    return slot, [*common, *rest, *values]
+
+
 def _plan_dot_attention(
     p: PlanBuilder,
     q: Tensor,
@@ -200,6 +257,10 @@ def _plan_dot_attention(
     out_dim: Dim | None,
 ) -> Plan:
     dtype = _check("attention", key_dim, axis, queries=q, keys=k, values=v)
+    fused = _fused_dot_attention(p, q, k, v, key_dim, axis, causal, scale, dtype)
+    if fused is not None:
+        slot, dims = _merged(p, fused, num_heads, value_dim, out_dim)
+        return p.finish(p.out(slot, dims, dtype, out_dim or v.feature_dim))
     weights = _dot_weights(p, q, k, key_dim, axis, causal, scale, dtype)
     v_piece = p.cast(2, v.dtype, dtype), list(v.dims)
     slot, dims = _weighted_sum(p, weights, v_piece, axis, num_heads, value_dim, out_dim)

@@ -1,6 +1,7 @@
 // Elementwise kernels and reductions.
 #pragma once
 #include "fused_elementwise.h"
+#include "fused_reduce.h"
 #include "support.h"
 
 namespace {
@@ -31,7 +32,6 @@ RF_FRESH(is_finite, 1, at::isfinite(x))
 RF_FRESH(is_infinite, 1, at::isinf(x))
 RF_FRESH(is_neg_infinite, 1, at::isneginf(x))
 RF_VIEW(identity, x)
-RF_BINARY(truediv, at::div)
 RF_BINARY(floordiv, at::floor_divide)
 RF_BINARY(mod, at::remainder)
 RF_BINARY(pow, at::pow)
@@ -46,7 +46,6 @@ RF_BINARY(less, at::lt)
 RF_BINARY(less_equal, at::le)
 RF_BINARY(greater, at::gt)
 RF_BINARY(greater_equal, at::ge)
-RF_FRESH(squared_difference, 2, at::square(at::sub(x, tensor(in[1]))))
 RF_FRESH(where, 3, at::where(x, tensor(in[1]), tensor(in[2])))
 RF_VIEW(cast, x.to(kDtypes.at(static_cast<size_t>(s[0].integer))))
 
@@ -59,15 +58,6 @@ bool k_at_least(const Payload* in, int, const Static* s, Payload* out) {
 }
 
 // -- reductions. An empty tuple of axes means that nothing is reduced, where ATen would reduce everything.
-RF_KERNEL(sum, !s[0].ints.empty() && constant(in, 1),
-          s[0].ints.empty() ? x : at::sum(x, s[0].ints, false, x.scalar_type()))
-
-// The mean over nothing is 0.
-at::Tensor mean(const at::Tensor& x, const std::vector<int64_t>& axes) {
-  if (axes.empty()) return x;
-  return x.numel() ? at::mean(x, axes, false) : at::sum(x, axes, false);
-}
-RF_KERNEL(mean, !s[0].ints.empty() && constant(in, 1), mean(x, s[0].ints))
 RF_KERNEL(any, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : at::any(x, s[0].ints, false))
 RF_KERNEL(all, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : at::all(x, s[0].ints, false))
 RF_KERNEL(logsumexp, !s[0].ints.empty() && constant(in, 1), s[0].ints.empty() ? x : at::logsumexp(x, s[0].ints, false))

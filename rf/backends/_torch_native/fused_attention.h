@@ -3,7 +3,8 @@
 #include "fused_math.h"
 #include "node.h"
 
-#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
 namespace {
 
@@ -64,24 +65,39 @@ Side transposed(Side side) {
   return side;
 }
 
-// result (common, rows of a, columns of b), contiguous. Copies one matrix of b at a time into order.
-template <class T> void multiply(const T* a, const Side& at_a, const T* b, const Side& at_b, T* result) {
+// Where each row of a contiguous (common, rows, columns) begins.
+Side contiguous_rows(size_t common, size_t rows, size_t columns) {
+  Side side{Offsets(common), Offsets(rows), Offsets(columns)};
+  for (size_t i = 0; i < common; ++i) side.common[i] = static_cast<int64_t>(i * rows * columns);
+  for (size_t i = 0; i < rows; ++i) side.rows[i] = static_cast<int64_t>(i * columns);
+  for (size_t i = 0; i < columns; ++i) side.columns[i] = static_cast<int64_t>(i);
+  return side;
+}
+
+// result (common, rows of a, columns of b), whose rows lie where `at_result` says. Copies one matrix of b at a time
+// into order.
+template <class T>
+void multiply(const T* a, const Side& at_a, const T* b, const Side& at_b, T* result, const Side& at_result) {
   size_t rows = at_a.rows.size(), inner = at_a.columns.size(), columns = at_b.columns.size();
   std::vector<T> ordered(inner * columns);
   for (size_t batch = 0; batch < at_a.common.size(); ++batch) {
     const T *a_matrix = a + at_a.common[batch], *b_matrix = b + at_b.common[batch];
     for (size_t k = 0; k < inner; ++k)
       for (size_t j = 0; j < columns; ++j) ordered[k * columns + j] = b_matrix[at_b.rows[k] + at_b.columns[j]];
-    for (size_t i = 0; i < rows; ++i, result += columns) {
-      std::fill(result, result + columns, T(0));
+    for (size_t i = 0; i < rows; ++i) {
+      T* out = result + at_result.common[batch] + at_result.rows[i];
+      std::fill(out, out + columns, T(0));
       for (size_t k = 0; k < inner; ++k) {
         T factor = a_matrix[at_a.rows[i] + at_a.columns[k]];
         const T* row = ordered.data() + k * columns;
         RF_SIMD
-        for (size_t j = 0; j < columns; ++j) result[j] += factor * row[j];
+        for (size_t j = 0; j < columns; ++j) out[j] += factor * row[j];
       }
     }
   }
+}
+template <class T> void multiply(const T* a, const Side& at_a, const T* b, const Side& at_b, T* result) {
+  multiply(a, at_a, b, at_b, result, contiguous_rows(at_a.common.size(), at_a.rows.size(), at_b.columns.size()));
 }
 
 struct ContractNode : Fused {
@@ -280,6 +296,222 @@ bool can_fuse_weights(const at::Tensor& scores, const Payload& mask) {
   for (int64_t a = 1; a <= m.dim(); ++a)
     if (m.size(-a) != 1 && m.size(-a) != scores.size(-a)) return false;
   return true;
+}
+
+// -- dot-product attention: q (common..., rest..., key), k (common..., axis, key), v (common..., axis, value), and a
+// mask that broadcasts against (common..., rest..., axis) -> (common..., rest..., value). If causal, the query is the
+// last axis of the rest.
+
+struct Attention {
+  size_t common = 0, rest = 0;
+  double scale = 1;
+  bool causal = false;
+};
+
+at::Tensor attention_by_aten(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
+                             const Attention& n) {
+  at::Tensor scaled = n.scale == 1 ? q : at::mul(q, n.scale);
+  at::Tensor scores = contract_by_aten(scaled, k.transpose(-1, -2), {n.common, n.rest, 1, 1});
+  at::Tensor weights = masked_softmax_by_aten(scores, visible_by_aten(scores, mask, n.causal), scores.dim() - 1);
+  return contract_by_aten(weights, v, {n.common, n.rest, 1, 1});
+}
+
+// The result is laid out with the last common axis, the heads, behind the rest: they are merged with the values next.
+at::Tensor empty_with_heads_last(const at::Tensor& q, int64_t num_values, const Attention& n) {
+  c10::SmallVector<int64_t, 8> sizes(q.sizes().begin(), q.sizes().end()), strides(sizes.size());
+  sizes.back() = num_values;
+  c10::SmallVector<size_t, 8> order;
+  for (size_t a = 0; a + 1 < n.common; ++a) order.push_back(a);
+  for (size_t a = n.common; a < n.common + n.rest; ++a) order.push_back(a);
+  if (n.common) order.push_back(n.common - 1);
+  order.push_back(sizes.size() - 1);
+  int64_t stride = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    strides[order[i]] = stride;
+    stride *= sizes[order[i]];
+  }
+  return empty_strided(sizes, strides, q.scalar_type());
+}
+
+struct AttentionNode : Fused { // kept: weights (common, rest, axis), mask
+  Attention n;
+  std::string name() const override { return "rf::AttentionBackward"; }
+
+  ag::variable_list backward(const at::Tensor* in, const ag::variable_list& grads) override {
+    ag::variable_list results(3);
+    at::ScalarType type = in[0].scalar_type();
+    Side q = side_of(in[0], n.common, n.rest, 1), k = side_of(in[1], n.common, 1, 1),
+         v = side_of(in[2], n.common, 1, 1), g = side_of(grads[0], n.common, n.rest, 1);
+    size_t rows = q.rows.size(), keys = k.rows.size();
+    Side w = contiguous_rows(q.common.size(), rows, keys);
+    for (int i : {0, 1, 2})
+      if (needs(i)) results[static_cast<size_t>(i)] = empty(in[i].sizes(), type);
+    with_type(in[0], [&](auto zero) {
+      using T = decltype(zero);
+      const T *weights = kept[0].const_data_ptr<T>(), *gradient = grads[0].const_data_ptr<T>();
+      if (results[2].defined()) multiply(weights, transposed(w), gradient, g, results[2].mutable_data_ptr<T>());
+      if (!results[0].defined() && !results[1].defined()) return;
+      std::vector<T> scores(q.common.size() * rows * keys);
+      multiply(gradient, g, in[2].const_data_ptr<T>(), transposed(v), scores.data());
+      for (size_t row = 0; row < q.common.size() * rows; ++row) {
+        T *d = scores.data() + row * keys, dot = 0;
+        const T* p = weights + row * keys;
+        RF_SIMD_SUM(dot)
+        for (size_t j = 0; j < keys; ++j) dot += p[j] == 0 ? T(0) : d[j] * p[j];
+        RF_SIMD
+        for (size_t j = 0; j < keys; ++j) d[j] = p[j] == 0 ? T(0) : p[j] * (d[j] - dot) * static_cast<T>(n.scale);
+      }
+      if (results[0].defined())
+        multiply(scores.data(), w, in[1].const_data_ptr<T>(), k, results[0].mutable_data_ptr<T>());
+      if (results[1].defined())
+        multiply(scores.data(), transposed(w), in[0].const_data_ptr<T>(), q, results[1].mutable_data_ptr<T>());
+    });
+    return results;
+  }
+
+  ag::variable_list by_aten(const at::Tensor* in) override {
+    return {attention_by_aten(in[0], in[1], in[2], kept[1], n)};
+  }
+};
+
+at::Tensor small_attention(const Payload* in, const Attention& n, Record record) {
+  const at::Tensor &q = tensor(in[0]), &k = tensor(in[1]), &v = tensor(in[2]);
+  Side at_q = side_of(q, n.common, n.rest, 1), at_k = side_of(k, n.common, 1, 1), at_v = side_of(v, n.common, 1, 1);
+  size_t rows = at_q.rows.size(), keys = at_k.rows.size(), total = at_q.common.size() * rows;
+  int64_t num_query = n.rest ? q.size(-2) : 1;
+  at::Tensor y = empty_with_heads_last(q, v.size(-1), n), mask;
+  at::Tensor weights = empty({static_cast<int64_t>(total), static_cast<int64_t>(keys)}, q.scalar_type());
+  Offsets at_mask;
+  if (in[3]) {
+    c10::SmallVector<int64_t, 8> sizes(q.sizes().begin(), q.sizes().end());
+    sizes.back() = k.size(-2);
+    mask = tensor(in[3]).expand(sizes);
+    at_mask = offsets_of(mask, 0, n.common + n.rest);
+  }
+  with_type(q, [&](auto zero) {
+    using T = decltype(zero);
+    T* w = weights.mutable_data_ptr<T>();
+    Side at_w = contiguous_rows(at_q.common.size(), rows, keys);
+    multiply(q.const_data_ptr<T>(), at_q, k.const_data_ptr<T>(), transposed(at_k), w, at_w);
+    const bool* visible = mask.defined() ? mask.const_data_ptr<bool>() : nullptr;
+    for (size_t row = 0; row < total; ++row) {
+      T* scores = w + row * keys;
+      size_t end = keys;
+      if (n.causal) end = std::min(keys, row % static_cast<size_t>(num_query) + 1);
+      for (size_t j = 0; j < end; ++j) scores[j] *= static_cast<T>(n.scale);
+      if (visible) {
+        const bool* flags = visible + at_mask[row];
+        for (size_t j = 0; j < end; ++j)
+          if (!flags[static_cast<int64_t>(j) * mask.stride(-1)]) scores[j] = -std::numeric_limits<T>::infinity();
+      }
+      softmax_in_place(scores, static_cast<int64_t>(end));
+      std::fill(scores + end, scores + keys, T(0));
+    }
+    multiply(w, at_w, v.const_data_ptr<T>(), at_v, y.mutable_data_ptr<T>(), side_of(y, n.common, n.rest, 1));
+  });
+  if (record == Record::kYes) {
+    auto node = make_node<AttentionNode>();
+    node->n = n;
+    node->kept[0] = std::move(weights);
+    node->kept[1] = std::move(mask);
+    node->keep_operands(in, 3);
+    set_history(y, node);
+  }
+  return y;
+}
+
+// By ATen's kernel that never holds all weights (Dao et al. 2022, arXiv:2205.14135).
+struct FlashNode : Fused { // kept: result, logarithms of the sums, what is added to the scores
+  Attention n;
+  at::Tensor mask;
+  std::string name() const override { return "rf::FlashAttentionBackward"; }
+
+  // As (batch, heads, query, features).
+  at::Tensor four(const at::Tensor& x, bool is_query) const { return is_query && n.rest == 0 ? x.unsqueeze(-2) : x; }
+
+  ag::variable_list backward(const at::Tensor* in, const ag::variable_list& grads) override {
+    std::optional<at::Tensor> added = kept[2].defined() ? std::optional<at::Tensor>(kept[2]) : std::nullopt;
+    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        four(grads[0], true), four(in[0], true), in[1], in[2], kept[0], kept[1], 0, n.causal, added, n.scale);
+    return {n.rest == 0 ? dq.squeeze(-2) : dq, dk, dv};
+  }
+
+  ag::variable_list by_aten(const at::Tensor* in) override { return {attention_by_aten(in[0], in[1], in[2], mask, n)}; }
+
+  void release_variables() override {
+    Fused::release_variables();
+    mask.reset();
+  }
+};
+
+bool can_use_flash(const Payload* in, const Attention& n) {
+  const at::Tensor &q = tensor(in[0]), &k = tensor(in[1]), &v = tensor(in[2]);
+  return n.common == 2 && n.rest <= 1 && q.size(-1) == v.size(-1) && q.stride(-1) == 1 && k.stride(-1) == 1 &&
+         v.stride(-1) == 1 && !(n.causal && in[3]);
+}
+
+at::Tensor flash_attention(const Payload* in, const Attention& n, Record record) {
+  auto node = make_node<FlashNode>();
+  node->n = n;
+  at::Tensor y;
+  {
+    at::AutoDispatchBelowADInplaceOrView below;
+    const at::Tensor& q = tensor(in[0]);
+    std::optional<at::Tensor> added;
+    if (in[3]) {
+      at::Tensor visible = tensor(in[3]);
+      node->mask = visible;
+      if (n.rest == 0) visible = visible.unsqueeze(-2);
+      while (visible.dim() < 4) visible = visible.unsqueeze(0);
+      added = at::where(visible, at::zeros({}, q.options()),
+                        at::full({}, -std::numeric_limits<double>::infinity(), q.options()));
+      node->kept[2] = *added;
+    }
+    std::tie(y, node->kept[1]) = at::_scaled_dot_product_flash_attention_for_cpu(
+        node->four(q, true), tensor(in[1]), tensor(in[2]), 0, n.causal, added, n.scale);
+    node->kept[0] = y;
+    y = n.rest == 0 ? y.squeeze(-2) : y.alias();
+  }
+  if (record == Record::kYes) {
+    node->keep_operands(in, 3);
+    set_history(y, node);
+  }
+  return y;
+}
+
+bool fits(const at::Tensor& mask, const at::Tensor& q, int64_t num_keys) {
+  if (!direct(mask) || mask.scalar_type() != at::kBool || mask.dim() > q.dim()) return false;
+  for (int64_t a = 1; a <= mask.dim(); ++a)
+    if (mask.size(-a) != 1 && mask.size(-a) != (a == 1 ? num_keys : q.size(-a))) return false;
+  return true;
+}
+
+bool k_dot_attention(const Payload* in, int, const Static* s, Payload* out) {
+  HANDLE_TH_ERRORS
+  const at::Tensor &q = tensor(in[0]), &k = tensor(in[1]), &v = tensor(in[2]);
+  Attention n;
+  n.common = static_cast<size_t>(s[0].integer);
+  n.rest = static_cast<size_t>(q.dim() - 1) - n.common;
+  n.causal = s[1].integer != 0;
+  n.scale = s[2].number;
+  Record record = record_of(in, 3);
+  if (record != Record::kForwardMode && plain_floats(in, 3) && q.numel() && k.numel() && v.numel() &&
+      (!in[3] || fits(tensor(in[3]), q, k.size(-2)))) {
+    int64_t products = q.numel() * k.size(-2);
+    if (products <= kSmallProduct) {
+      give(out[0], small_attention(in, n, record));
+      return true;
+    }
+    if (can_use_flash(in, n)) {
+      Unlocked unlocked(k);
+      give(out[0], flash_attention(in, n, record));
+      return true;
+    }
+  }
+  give(out[0], evaluate(q, record == Record::kNo,
+                        [&] { return attention_by_aten(q, k, v, in[3] ? tensor(in[3]) : at::Tensor(), n); }));
+  return true;
+  END_HANDLE_TH_ERRORS_RET(false)
 }
 
 } // namespace

@@ -38,7 +38,7 @@ constexpr Named kKernels[] = {
     RF_ENTRY(unflatten) RF_ENTRY(expand_axis) RF_ENTRY(split) RF_ENTRY(concat) RF_ENTRY(stack) RF_ENTRY(append)
     RF_ENTRY(scale) RF_ENTRY(attention_softmax) RF_ENTRY(batch_norm_of_batch) RF_ENTRY(batch_norm_apply)
     RF_ENTRY(dropout) RF_ENTRY(lstm) RF_ENTRY(lstm_step) RF_ENTRY(conv) RF_ENTRY(cross_entropy)
-    RF_ENTRY(rel_attention_softmax) RF_ENTRY(move_toward) RF_ENTRY(glu)
+    RF_ENTRY(rel_attention_softmax) RF_ENTRY(move_toward) RF_ENTRY(glu) RF_ENTRY(dot_attention)
 };
 // clang-format on
 
