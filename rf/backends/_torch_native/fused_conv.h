@@ -194,17 +194,23 @@ struct FrameList {
     int64_t n = x.numel() / x.size(channel_axis);
     offsets.resize(static_cast<size_t>(n));
     valid.resize(static_cast<size_t>(n));
-    const bool* flags = mask.defined() ? mask.const_data_ptr<bool>() : nullptr;
+    if (!mask.defined()) { // all of them, in whatever order
+      std::fill(valid.begin(), valid.end(), 1);
+      num_valid = n;
+      for (int64_t i = 0; i < n; ++i) offsets[static_cast<size_t>(i)] = i * x.size(channel_axis);
+      return;
+    }
+    const bool* flags = mask.const_data_ptr<bool>();
     c10::SmallVector<int64_t, 8> index(static_cast<size_t>(x.dim()), 0);
     for (size_t i = 0; i < offsets.size(); ++i) {
       int64_t at = 0, at_mask = 0;
       for (int64_t a = 0; a < x.dim(); ++a) {
         auto k = static_cast<size_t>(a);
         at += index[k] * x.stride(a);
-        if (flags && mask.size(a) > 1) at_mask += index[k] * mask.stride(a);
+        if (mask.size(a) > 1) at_mask += index[k] * mask.stride(a);
       }
       offsets[i] = at;
-      valid[i] = !flags || flags[at_mask];
+      valid[i] = flags[at_mask];
       num_valid += valid[i];
       for (int64_t a = x.dim() - 1; a >= 0; --a) {
         if (a == channel_axis) continue;

@@ -258,7 +258,14 @@ bool k_batch_norm_apply(const Payload* in, int, const Static* s, Payload* out) {
 
 // (batch..., in, space...) * (out, in / groups, size...): s = strides, (left, right) paddings, dilations, groups. Where
 // there is no window, ATen is given room for one, which is dropped again.
-at::Tensor conv(at::Tensor x, const at::Tensor& filter, const std::optional<at::Tensor>& bias, const Static* s) {
+// Whether the convolution of images is quicker with the channels side by side. Then oneDNN need not rearrange the
+// image; but large filters are better off as they are. Measured for 3x3 filters of 3 to 512 channels.
+bool channels_last_pays(const at::Tensor& x, const at::Tensor& filter, int64_t groups) {
+  return x.dim() == 4 && groups == 1 && x.scalar_type() == at::kFloat && direct(x) && direct(filter) && x.numel() > 0 &&
+         (filter.numel() <= 65536 || 4 * filter.numel() <= x.numel());
+}
+
+at::Tensor conv(at::Tensor x, at::Tensor filter, const std::optional<at::Tensor>& bias, const Static* s) {
   const std::vector<int64_t>&strides = s[0].ints, &edges = s[1].ints, &dilations = s[2].ints;
   auto n = static_cast<int64_t>(strides.size());
   int64_t num_batch = x.dim() - n - 1;
@@ -267,6 +274,10 @@ at::Tensor conv(at::Tensor x, const at::Tensor& filter, const std::optional<at::
     c10::SmallVector<int64_t, 8> sizes{c10::multiply_integers(batch)};
     sizes.append(x.sizes().begin() + num_batch, x.sizes().end());
     x = x.reshape(sizes);
+  }
+  if (channels_last_pays(x, filter, s[3].integer)) {
+    x = x.contiguous(at::MemoryFormat::ChannelsLast);
+    filter = filter.contiguous(at::MemoryFormat::ChannelsLast);
   }
   c10::SmallVector<int64_t, 3> padding, no_padding(static_cast<size_t>(n), 0);
   c10::SmallVector<int64_t, 6> pad(static_cast<size_t>(2 * n), 0);
