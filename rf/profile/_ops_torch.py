@@ -11,7 +11,7 @@ from rf.profile.ops import Calls, Case, World, add_to
 CASES: list[Case] = []
 
 
-@add_to(CASES, "a + b", "{B,T,F} + {B,T,F}", "a + b", target=0.80, meta_target_ns=150)
+@add_to(CASES, "a + b", "{B,T,F} + {B,T,F}", "a + b", target=0.72, meta_target_ns=120)
 def _(w: World) -> Calls:
     a, b = w.btf(), w.btf()
     yield lambda: a + b
@@ -19,7 +19,7 @@ def _(w: World) -> Calls:
     yield lambda: x + y
 
 
-@add_to(CASES, "a + b, grad", "{B,T,F} + {B,T,F}, both with gradient", "a + b")
+@add_to(CASES, "a + b, grad", "{B,T,F} + {B,T,F}, both with gradient", "a + b", target=0.78)
 def _(w: World) -> Calls:
     a, b = w.btf(grad=True), w.btf(grad=True)
     yield lambda: a + b
@@ -27,7 +27,7 @@ def _(w: World) -> Calls:
     yield lambda: x + y
 
 
-@add_to(CASES, "a + 1.0", "{B,T,F} + a Python number", "a + 1.0", target=0.45)
+@add_to(CASES, "a + 1.0", "{B,T,F} + a Python number", "a + 1.0", target=0.32)
 def _(w: World) -> Calls:
     a = w.btf()
     yield lambda: a + 1.0
@@ -35,7 +35,7 @@ def _(w: World) -> Calls:
     yield lambda: x + 1.0
 
 
-@add_to(CASES, "a + {F}", "{B,T,F} + {F}", "a + b", target=0.90)
+@add_to(CASES, "a + {F}", "{B,T,F} + {F}", "a + b", target=0.75)
 def _(w: World) -> Calls:
     a, b = w.btf(), w.tensor(w.feature)
     yield lambda: a + b
@@ -43,7 +43,7 @@ def _(w: World) -> Calls:
     yield lambda: x + y
 
 
-@add_to(CASES, "a + {B}", "{B,T,F} + {B}", "a + b[:, None, None]")
+@add_to(CASES, "a + {B}", "{B,T,F} + {B}", "a + b[:, None, None]", target=0.80)
 def _(w: World) -> Calls:
     a, b = w.btf(), w.tensor(w.batch)
     yield lambda: a + b
@@ -51,7 +51,7 @@ def _(w: World) -> Calls:
     yield lambda: x + y[:, None, None]
 
 
-@add_to(CASES, "relu", "{B,T,F}", "torch.relu(a)", target=0.90)
+@add_to(CASES, "relu", "{B,T,F}", "torch.relu(a)", target=0.75)
 def _(w: World) -> Calls:
     a = w.btf()
     yield lambda: rf.relu(a)
@@ -61,7 +61,7 @@ def _(w: World) -> Calls:
     yield lambda: torch.relu(x)
 
 
-@add_to(CASES, "exp", "{B,T,F}", "torch.exp(a)", target=0.90)
+@add_to(CASES, "exp", "{B,T,F}", "torch.exp(a)", target=0.75)
 def _(w: World) -> Calls:
     a = w.btf()
     yield lambda: rf.exp(a)
@@ -100,7 +100,7 @@ def _(w: World) -> Calls:
     yield lambda: x.to(torch.float32)
 
 
-@add_to(CASES, "matmul", "{B,T,F} x {F,G} over F", "torch.matmul(a, b)", target=0.95)
+@add_to(CASES, "matmul", "{B,T,F} x {F,G} over F", "torch.matmul(a, b)", target=0.90)
 def _(w: World) -> Calls:
     a, b, dim = w.btf(), w.tensor(w.feature, w.out), w.feature
     yield lambda: rf.matmul(a, b, reduce=dim)
@@ -142,7 +142,7 @@ def _(w: World) -> Calls:
     yield lambda: F.linear(x, weight, bias)
 
 
-@add_to(CASES, "Linear, module", "rf.Linear on {B,T,F}, parameters with gradient", "torch.nn.Linear")
+@add_to(CASES, "Linear, module", "rf.Linear on {B,T,F}, parameters with gradient", "torch.nn.Linear", target=0.35)
 def _(w: World) -> Calls:
     module, a = _linear(w)
     yield lambda: module(a)
@@ -155,7 +155,7 @@ def _(w: World) -> Calls:
     yield lambda: theirs(x)
 
 
-@add_to(CASES, "LayerNorm", "rf.LayerNorm on {B,T,F}, parameters with gradient", "torch.nn.LayerNorm", target=0.50)
+@add_to(CASES, "LayerNorm", "rf.LayerNorm on {B,T,F}, parameters with gradient", "torch.nn.LayerNorm", target=0.35)
 def _(w: World) -> Calls:
     with use_backend(w.backend.name):
         module = rf.LayerNorm(w.feature)
@@ -188,7 +188,9 @@ def _(w: World) -> Calls:
     yield lambda: torch.softmax(x, -1)
 
 
-@add_to(CASES, "softmax, masked", "{B,F,T} over T, masked", "torch.softmax(a.masked_fill(padding, -inf), -1)")
+@add_to(
+    CASES, "softmax, masked", "{B,F,T} over T, masked", "torch.softmax(a.masked_fill(padding, -inf), -1)", target=0.60
+)
 def _(w: World) -> Calls:
     a, dim = w.tensor(w.batch, w.feature, w.time), w.time
     yield lambda: rf.softmax(a, axis=dim)
@@ -209,7 +211,7 @@ def _(w: World) -> Calls:
     yield lambda: torch.mean(x, -1)
 
 
-@add_to(CASES, "reduce_mean, dynamic", "{B,T,F} over T, masked", "(a * mask).sum(1) / lengths")
+@add_to(CASES, "reduce_mean, dynamic", "{B,T,F} over T, masked", "(a * mask).sum(1) / lengths", target=0.50)
 def _(w: World) -> Calls:
     a, dim = w.btf(), w.time
     yield lambda: rf.reduce_mean(a, axis=dim)
@@ -232,7 +234,9 @@ def _(w: World) -> Calls:
     yield lambda: F.embedding(i, x)
 
 
-@add_to(CASES, "dropout", "{B,T,F}, probability 0.1", "F.dropout(a, 0.1, training=True)", same_values=False)
+@add_to(
+    CASES, "dropout", "{B,T,F}, probability 0.1", "F.dropout(a, 0.1, training=True)", target=0.40, same_values=False
+)
 def _(w: World) -> Calls:
     a = w.btf()
     yield lambda: rf.dropout(a, 0.1, on_forward=True)
