@@ -48,6 +48,11 @@ class DimBase:
             dim = dim.same_as
         return dim
 
+    def get_dim_value(self) -> int:
+        """The padded length of a raw axis, as a Python int."""
+        base = self.base
+        return base.extent if base.extent >= 0 else base.get_sizes().extent
+
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, DimBase) and self.base is other.base)
 

@@ -51,7 +51,7 @@ class Dim(DimBase):
 
     __slots__ = (
         "_size",
-        "name",
+        "_name",
         "capacity",
         "vocab",
         "kind",
@@ -82,7 +82,7 @@ class Dim(DimBase):
             dimension = int(dimension)
         if isinstance(dimension, bool) or not isinstance(dimension, (int, Tensor, type(None))):
             raise TypeError(f"Dim: dimension must be an int, an int Tensor of sizes, or None; got {dimension!r}")
-        self.name = name or description
+        self._name = name or description
         self.capacity = capacity
         self.vocab = vocab
         self.kind = kind
@@ -184,6 +184,17 @@ class Dim(DimBase):
     size = dimension
 
     @property
+    def name(self) -> str | None:
+        """As given; that of a derived dim is its expression."""
+        if self._name is None and self.derivation is not None and self.derivation.kind != "same":
+            self._name = _dim_math.describe(self.derivation)
+        return self._name
+
+    @name.setter
+    def name(self, value: str | None) -> None:
+        self._name = value
+
+    @property
     def description(self) -> str | None:
         """Same as `name`."""
         return self.name
@@ -207,7 +218,7 @@ class Dim(DimBase):
     def is_dim_known(self) -> bool:
         """Whether sizes are there, now."""
         try:
-            return self.get_extent() >= 0
+            return self.get_dim_value() >= 0
         except DimError:
             return False
 
@@ -261,7 +272,7 @@ class Dim(DimBase):
             raise DimError(f"fill {self!r}: the sizes of a dim cannot depend on itself")
         for n, d in zip(values.shape, over):
             d.base.adopt_extent(n)
-            if d.base.get_extent() != n:
+            if d.base.get_dim_value() != n:
                 raise DimError(f"fill {self!r}: sizes of shape {values.shape} do not fit their dims {list(over)}")
         # An own copy: the caller's array may change later.
         base.derivation = None
@@ -336,11 +347,6 @@ class Dim(DimBase):
         if base._sizes is None:
             raise base._not_filled()
         return base._sizes
-
-    def get_extent(self) -> int:
-        """Length of a raw axis of this dim: the size, or the longest one; a Python int."""
-        base = self.base
-        return base.extent if base.extent >= 0 else base.get_sizes().extent
 
     def adopt_extent(self, n: int) -> None:
         """A raw axis of length `n` carries this dim: when its size was open (declared without sizes), it is `n` for
@@ -424,17 +430,13 @@ class Dim(DimBase):
         """`get_size_tensor(device)`."""
         return self.get_size_tensor(device)
 
-    def get_dim_value(self) -> int:
-        """The padded length of a raw axis, as a Python int."""
-        return self.get_extent()
-
     def get_dim_value_tensor(self) -> Tensor | int:
         """The padded length: an int for a static dim, else a scalar int32 Tensor on the host."""
         static = self.base._size
         if static is not None:
             return static
         backend = _size_backend()
-        return make_tensor(backend, backend.scalar(self.get_extent(), "int32"), (), "int32")
+        return make_tensor(backend, backend.scalar(self.get_dim_value(), "int32"), (), "int32")
 
     def get_mask(self, dim_order: Sequence[Dim] | None = None, device: str | None = None) -> Tensor:
         """Bool Tensor over the size dims and self, True where a frame belongs to its sequence.
@@ -492,7 +494,7 @@ class Dim(DimBase):
     # -- dim math: see rf._dim_math for the rules
 
     def __add__(self, other: Dim | int) -> Dim:
-        return _dim_math.add(self, other)
+        return _dim_math.add_right(self, other) if type(other) is int else _dim_math.add(self, other)
 
     def __radd__(self, other: Dim | int) -> Dim:
         return _dim_math.add(other, self)
@@ -590,7 +592,7 @@ class _SizeTensor(Tensor):
         sizes = dim._sizes
         dims = sizes.dims if sizes is not None else dim._template or ()
         if sizes is not None and any(
-            not d.is_dim_known() or d.get_extent() != n for n, d in zip(sizes.values.shape, dims)
+            not d.is_dim_known() or d.get_dim_value() != n for n, d in zip(sizes.values.shape, dims)
         ):
             sizes = None  # these are of a batch that is gone
         out = _SizeTensor(f"{dim.name or 'dim'}:size", dims, "int32")

@@ -95,6 +95,20 @@ def _summand(x: Any) -> tuple[Item, ...]:
     return ((1, _check(x)),) if _is_cut(items) else items
 
 
+def add_right(a: Dim, n: int) -> Dim:
+    """a + n, remembered by the operands themselves too: a loop whose history grows asks for it in every layer."""
+    base = a.base
+    memo = base._memo
+    if memo is not None:
+        ref = memo.get(n)
+        out = None if ref is None else ref()
+        if out is not None:
+            return out
+    out = add(base, n)
+    _remember(base, n, out)
+    return out
+
+
 def add(a: Any, b: Any) -> Dim:
     """a + b: b lies right of a."""
     a, b = _check(a), _check(b)
@@ -198,30 +212,35 @@ def _derive(kind: str, items: tuple[Item, ...]) -> Dim:
     if len(items) == 1 and items[0][0] == 1:
         return dims[0]
     anchor = dims[0]
-    key = (kind, *[(sign, ("int", x) if isinstance(x, int) else id(x)) for sign, x in items])
-    if anchor._memo is None:
-        anchor._memo = {}
-    ref = anchor._memo.get(key)
+    key = (kind, *[(sign, x, "int") if isinstance(x, int) else (sign, id(x)) for sign, x in items])
+    ref = None if anchor._memo is None else anchor._memo.get(key)
     out = None if ref is None else ref()
     if out is not None:
         return out
     from rf._dim import Dim
 
-    if ref is None and len(anchor._memo) > 64:
-        anchor._memo = {k: r for k, r in anchor._memo.items() if r() is not None}
     derivation = Derivation(kind, items)
-    name = _describe(derivation)
-    if any(d.dynamic for d in dims):
-        out = Dim(None, name=name)
+    if True in [d.dynamic for d in dims]:
+        out = Dim()
         out.derivation = derivation
         register(out)
     else:
-        out = Dim(int(_static(derivation, name)), name=name)
+        out = Dim(_static(derivation))
         out.derivation = derivation
     # The derived dim holds its operands; the operands know it weakly. So an id in the key stays valid while the entry
     # is alive.
-    anchor._memo[key] = weakref.ref(out)
+    _remember(anchor, key, out)
     return out
+
+
+def _remember(dim: Dim, key: Any, out: Dim) -> None:
+    """Have `dim` know, weakly, what an expression that begins with it is: `key` is the expression."""
+    memo = dim._memo
+    if memo is None:
+        memo = dim._memo = {}
+    elif len(memo) > 64 and key not in memo:
+        memo = dim._memo = {k: r for k, r in memo.items() if r() is not None}
+    memo[key] = weakref.ref(out)
 
 
 def register(dim: Dim) -> None:
@@ -236,12 +255,12 @@ def register(dim: Dim) -> None:
             x._dependents.append(weakref.ref(dim))
 
 
-def _static(derivation: Derivation, name: str) -> int:
-    values = [sign * (x.dimension if _is_dim(x) else x) for sign, x in derivation.items]
-    value = _compute(derivation.kind, values, name)
+def _static(derivation: Derivation) -> int:
+    values = [sign * (x if isinstance(x, int) else x.extent) for sign, x in derivation.items]
+    value = sum(values) if derivation.kind == "add" else _compute(derivation.kind, values, derivation)
     if value < 0:
-        raise DimError(f"dim {name}: the size would be {value}, which is negative")
-    return value
+        raise DimError(f"dim {describe(derivation)}: the size would be {value}, which is negative")
+    return int(value)
 
 
 def evaluate(dim: Dim) -> tuple[numpy.ndarray, tuple[Dim, ...]]:
@@ -262,21 +281,21 @@ def evaluate(dim: Dim) -> tuple[numpy.ndarray, tuple[Dim, ...]]:
         where = [f.dims.index(d) if d in f.dims else -1 for d in dims]
         array = f.values.astype(numpy.int64).transpose([i for i in where if i >= 0])
         values.append(sign * array.reshape([f.values.shape[i] if i >= 0 else 1 for i in where]))
-    result = numpy.maximum(_compute(kind, values, repr(dim)), 0)
+    result = numpy.maximum(_compute(kind, values, dim.derivation), 0)
     return numpy.asarray(result, dtype=numpy.int32), tuple(dims)
 
 
-def _compute(kind: str, values: list[Any], name: str) -> Any:
+def _compute(kind: str, values: list[Any], derivation: Derivation) -> Any:
     if kind in ("add", "same"):
         return sum(values[1:], values[0])
     if kind == "mul":
         return math.prod(values[1:], start=values[0])
     a, b = values
     if numpy.any(numpy.equal(b, 0)):
-        raise DimError(f"dim {name}: division by a size of 0")
+        raise DimError(f"dim {describe(derivation)}: division by a size of 0")
     if kind == "truediv" and numpy.any(numpy.mod(a, b)):
         raise DimError(
-            f"dim {name}: {_numbers(a)} is not divisible by {_numbers(b)}; "
+            f"dim {describe(derivation)}: {_numbers(a)} is not divisible by {_numbers(b)}; "
             "use // to round down or ceildiv_right to round up"
         )
     return -(-a // b) if kind.startswith("ceildiv") else a // b
@@ -286,7 +305,8 @@ def _numbers(x: Any) -> str:
     return str(x if isinstance(x, int) else numpy.asarray(x).tolist())
 
 
-def _describe(derivation: Derivation) -> str:
+def describe(derivation: Derivation) -> str:
+    """The expression as text: the name of a derived dim."""
     kind, items = derivation
     names = [(x.name or "?") if _is_dim(x) else str(x) for _, x in items]
     if kind == "add":

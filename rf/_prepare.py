@@ -216,7 +216,7 @@ def check_raw(t: Tensor, raw: Any) -> Backend:
         )
     for axis, (n, d) in enumerate(zip(shape, t.dims)):
         d.base.adopt_extent(n)
-        extent = d.base.get_extent()
+        extent = d.base.get_dim_value()
         if extent != n:
             raise ShapeError(
                 f"{_named(t)}: axis {axis} of the raw tensor {tuple(shape)} has length {n}, "

@@ -311,6 +311,36 @@ def test_memo_is_weak() -> None:
     assert a._memo is not None and len(a._memo) < 100
 
 
+def test_memo_is_weak_within_a_chain_too() -> None:
+    a = rf.Dim(8, name="a") + 2
+    for i in range(1, 300):
+        assert (a + i).get_dim_value() == 10 + i
+    assert a._memo is not None and len(a._memo) < 100
+    keep = a + 7
+    assert a + 7 is keep and (a + 3) + 4 is keep and a + 0 is a
+
+
+def test_a_growing_history_is_one_dim_a_step() -> None:
+    start = rf.Dim(0, name="history")
+    dims = [start]
+    for _ in range(100):
+        dims.append(dims[-1] + 1)
+        assert dims[-2] + 1 is dims[-1]
+    assert [d.dimension for d in dims] == list(range(101))
+    assert dims[-1] is start + 100 and dims[-1] - 100 is start
+
+
+def test_name_of_a_derived_dim(d: Names) -> None:
+    t = rf.Dim(None, name="t")
+    out = (t + 3) * 2
+    assert out.name == out.description == "(t+3)*2" and repr(out) == "(t+3)*2=?"
+    out.name = "frames"
+    assert out.name == "frames" and (t + 3) * 2 is out
+    copy = rf.Dim(None)
+    copy.copy_from(d.t + 1)
+    assert copy.name is None and rf.Dim(3).name is None
+
+
 def test_dims_of_a_step_die_without_the_garbage_collector() -> None:
     static = rf.Dim(4, name="F")
 

@@ -81,6 +81,18 @@ inline Py_hash_t dim_hash(PyObject* self) {
   return hash == -1 ? -2 : hash;
 }
 
+inline PyObject* dim_get_dim_value(PyObject* self, PyObject*) {
+  DimObject* base = base_of(self);
+  if (RF_LIKELY(base->extent >= 0)) return PyLong_FromLongLong(base->extent);
+  Ref sizes{PyObject_CallMethod(as_object(base), "get_sizes", nullptr)};
+  return sizes ? PyObject_GetAttrString(sizes.get(), "extent") : nullptr;
+}
+
+inline PyMethodDef dim_methods[] = {
+    {"get_dim_value", dim_get_dim_value, METH_NOARGS, "The padded length of a raw axis, as a Python int."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
 inline PyMemberDef dim_members[] = {
     {"same_as", T_OBJECT, offsetof(DimObject, same_as), 0, nullptr},
     {"size_dims", T_OBJECT, offsetof(DimObject, size_dims), 0, nullptr},
@@ -106,6 +118,7 @@ inline bool make_dim_type() {
       {Py_tp_clear, reinterpret_cast<void*>(dim_clear)},
       {Py_tp_richcompare, reinterpret_cast<void*>(dim_compare)},
       {Py_tp_hash, reinterpret_cast<void*>(dim_hash)},
+      {Py_tp_methods, dim_methods},
       {Py_tp_members, dim_members},
       {Py_tp_getset, dim_getset},
       {Py_tp_doc, const_cast<char*>("What the core needs to know of a dim; see rf._core_py.DimBase.")},
