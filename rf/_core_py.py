@@ -53,6 +53,15 @@ class DimBase:
         base = self.base
         return base.extent if base.extent >= 0 else base.get_sizes().extent
 
+    def need_masking(self) -> bool:
+        """Whether sequences may differ in length, so that raw axes of this dim may hold padding."""
+        base = self.base
+        if not base.dynamic:
+            return False
+        if base.size_dims is None:
+            base.settle()
+        return bool(base.size_dims)
+
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, DimBase) and self.base is other.base)
 

@@ -222,14 +222,6 @@ class Dim(DimBase):
         except DimError:
             return False
 
-    def need_masking(self) -> bool:
-        """Whether sequences may differ in length, so that raw axes of this dim may hold padding."""
-        base = self.base
-        if not base.dynamic:
-            return False
-        base.settle()
-        return bool(base.size_dims)
-
     def fill(self, sizes: int | Tensor | Sequence[int] | numpy.ndarray, dims: Sequence[Dim] | None = None) -> Dim:
         """Set the sizes, in place; masks and derived dims follow. May be called again for every batch.
 

@@ -56,6 +56,18 @@ def test_dynamic_over_batch() -> None:
     assert repr(t) == "T=5(2,5,0)"
 
 
+def test_not_filled_yet() -> None:
+    b = batch(2)
+    t = rf.Dim(None, dyn_size_ext=rf.Tensor("sizes", [b], "int32"), name="T")
+    for get in (t.get_dim_value, t.need_masking, (t + 1).get_dim_value, (t + 1).need_masking):
+        with pytest.raises(rf.DimError, match="the sizes of dim T are not known yet"):
+            get()
+    assert not rf.Dim(None, name="open").need_masking()
+    t.fill([1, 2])
+    other = t.copy(match_priority=1)
+    assert other.get_dim_value() == 2 and other.need_masking() and (t + 1).need_masking()
+
+
 def test_one_length_for_everybody() -> None:
     t = rf.Dim(None, name="T").fill(7)
     assert t.is_dynamic() and t.get_dim_value() == 7 and not t.need_masking()

@@ -307,6 +307,23 @@ def test_decoder_whole_equals_steps_equals_chunks(backend: str, options: dict[st
         )
 
 
+@pytest.mark.parametrize("self_att", [rf.CausalSelfAttention, rf.RotaryPosCausalSelfAttention])
+def test_decoder_layers_share_the_dim_of_their_history(self_att: Any) -> None:
+    decoder, vocab, _ = make_decoder(with_encoder=False, layer_opts={"self_att": self_att})
+    batch, spatial = batch_dims((4, 4))
+    x = tensor(labels((4, 4)), [batch, spatial], sparse_dim=vocab)
+    state = decoder.default_initial_state(batch_dims=[batch])
+    for i in range(4):
+        layers = [state["0"].self_att, state["1"].self_att]
+        assert layers[0].accum_axis is layers[1].accum_axis and layers[0].accum_axis.dimension == i
+        assert layers[0].k_accum is not layers[1].k_accum
+        for s in layers:
+            assert s.accum_axis in s.k_accum.dims and s.accum_axis in s.v_accum.dims
+        _, state = decoder(rf.gather(x, indices=i, axis=spatial), spatial_dim=rf.single_step_dim, state=state)
+    starts = [decoder.default_initial_state(batch_dims=[batch])["0"].self_att.accum_axis for _ in range(2)]
+    assert starts[0] != starts[1]
+
+
 def test_decoder_parameters_and_options() -> None:
     with rf.use_backend("numpy"):
         decoder, vocab, _ = make_decoder()

@@ -88,8 +88,22 @@ inline PyObject* dim_get_dim_value(PyObject* self, PyObject*) {
   return sizes ? PyObject_GetAttrString(sizes.get(), "extent") : nullptr;
 }
 
+inline PyObject* dim_need_masking(PyObject* self, PyObject*) {
+  DimObject* base = base_of(self);
+  if (!base->dynamic) Py_RETURN_FALSE;
+  if (is_none(base->size_dims)) {
+    Ref done{PyObject_CallMethodNoArgs(as_object(base), names.s_settle)};
+    if (!done) return nullptr;
+  }
+  if (is_none(base->size_dims)) Py_RETURN_FALSE;
+  int any = PyObject_IsTrue(base->size_dims);
+  return any < 0 ? nullptr : PyBool_FromLong(any);
+}
+
 inline PyMethodDef dim_methods[] = {
     {"get_dim_value", dim_get_dim_value, METH_NOARGS, "The padded length of a raw axis, as a Python int."},
+    {"need_masking", dim_need_masking, METH_NOARGS,
+     "Whether sequences may differ in length, so that raw axes of this dim may hold padding."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -9,6 +9,7 @@ from typing import Any
 import rf
 from rf import Dim, Tensor
 from rf.decoder.feed_forward import FeedForward, FeedForwardGated, make_norm
+from rf.nn.attention import share_history
 from rf.nn.build import NotSpecified
 from rf.nn.pos_enc import call_pos_enc, initial_position
 
@@ -128,6 +129,7 @@ class TransformerDecoder(rf.Module):
     def default_initial_state(self, *, batch_dims: Collection[Dim]) -> rf.State:
         """The states of the layers, by name, and `pos`, the position of the next label: 0."""
         state = rf.State({k: layer.default_initial_state(batch_dims=batch_dims) for k, layer in self.layers.items()})
+        share_history(state)
         state.pos = initial_position()
         return state
 
@@ -249,13 +251,13 @@ class TransformerDecoderLayer(rf.Module):
         :returns: ({..., spatial, out}, new state).
         """
         axis = self.dropout_broadcast and self.out_dim
-        y, att_state = self.self_att(self.self_att_layer_norm(x), axis=spatial_dim, state=state.self_att)
+        y, att_state = self.self_att(self.self_att_layer_norm(x), axis=spatial_dim, state=state["self_att"])
         x = rf.dropout(y, self.dropout, axis=axis) + x
         if self.cross_att is not None:
             if encoder is None:
                 raise rf.RfError("TransformerDecoderLayer: encoder= is missing; get it from transform_encoder")
             assert self.cross_att_layer_norm is not None
-            y = self.cross_att(self.cross_att_layer_norm(x), encoder.cross_att)
+            y = self.cross_att(self.cross_att_layer_norm(x), encoder["cross_att"])
             x = rf.dropout(y, self.dropout, axis=axis) + x
         y = self.ff(self.ff_layer_norm(x))
         x = rf.dropout(y, self.dropout, axis=axis) + x

@@ -249,7 +249,7 @@ class CausalSelfAttentionState(State):
         if _args:
             super().__init__(*_args)
         else:
-            super().__init__(k_accum=k_accum, v_accum=v_accum, accum_axis=accum_axis)
+            self.update(k_accum=k_accum, v_accum=v_accum, accum_axis=accum_axis)
 
 
 class CausalSelfAttention(SelfAttentionBase):
@@ -286,6 +286,26 @@ class CausalSelfAttention(SelfAttentionBase):
         return CausalSelfAttentionState(k_accum=k, v_accum=v, accum_axis=accum)
 
 
+def share_history(states: State) -> None:
+    """Let the causal self-attentions among nested states that have no frames yet count them by one Dim, in place.
+
+    For layers that get the same frames: the Dim of a longer history is then made once a step, not once a layer.
+    """
+    common: Dim | None = None
+    pending: list[Any] = [states]
+    while pending:
+        state = pending.pop()
+        if not isinstance(state, State):
+            continue
+        if not isinstance(state, CausalSelfAttentionState):
+            pending.extend(state.values())
+        elif state.accum_axis is not None and state.accum_axis.dimension == 0:
+            own, common = state.accum_axis, common or state.accum_axis
+            state.k_accum, _ = replace_dim(state.k_accum, in_dim=own, out_dim=common)
+            state.v_accum, _ = replace_dim(state.v_accum, in_dim=own, out_dim=common)
+            state.accum_axis = common
+
+
 def starts_sequence(axis: Dim, state: CausalSelfAttentionState | None) -> bool:
     """Whether `axis` is a whole sequence, with nothing before it. Raises RfError for a single step without state."""
     if axis == single_step_dim:
@@ -305,10 +325,10 @@ def append_to_state(
         depend on the query.
     """
     assert state is not None
-    accum_axis: Dim = state.accum_axis
+    accum_axis: Dim = state["accum_axis"]
     if axis == single_step_dim:
-        k, new_axis = cum_concat_step(k, prev_accum=state.k_accum, axis=accum_axis)
-        v, _ = cum_concat_step(v, prev_accum=state.v_accum, axis=accum_axis, out_spatial_dim=new_axis)
+        k, new_axis = cum_concat_step(k, prev_accum=state["k_accum"], axis=accum_axis)
+        v, _ = cum_concat_step(v, prev_accum=state["v_accum"], axis=accum_axis, out_spatial_dim=new_axis)
         return k, v, new_axis, CausalSelfAttentionState(k_accum=k, v_accum=v, accum_axis=new_axis)
     k, new_axis = concat((state.k_accum, accum_axis), (k, axis))
     v, _ = concat((state.v_accum, accum_axis), (v, axis), out_dim=new_axis)
@@ -396,4 +416,4 @@ class CrossAttention(_Heads):
         :returns: {..., proj}. Sequences whose encoder has no frames get the bias of `proj`.
         """
         query = self.forward_query(ops.clean(q, q.dims))
-        return self.attention(query, encoder.k, encoder.v, kv_axis=encoder.kv_axis)
+        return self.attention(query, encoder["k"], encoder["v"], kv_axis=encoder["kv_axis"])

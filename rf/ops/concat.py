@@ -341,13 +341,16 @@ def cum_concat_step(
     :param out_spatial_dim: default: `axis + 1`.
     :returns: (tensor, out_spatial_dim).
     """
-    own_dim("cum_concat_step", prev_accum, axis)
     if axis.need_masking():
+        own_dim("cum_concat_step", prev_accum, axis)
         outs = None if out_spatial_dim is None else [out_spatial_dim]
         out, (out_spatial_dim,) = pad(prev_accum, axes=[axis], padding=[(0, 1)], out_dims=outs, value=source)
         return out, out_spatial_dim
-    if out_spatial_dim is None or not out_spatial_dim.is_dim_known():
-        out_spatial_dim = with_sizes("cum_concat_step", out_spatial_dim, axis + 1)
+    if out_spatial_dim is None:
+        out_spatial_dim = axis + 1
+    elif not out_spatial_dim.is_dim_known():
+        own_dim("cum_concat_step", prev_accum, axis)  # before a dim is filled
+        out_spatial_dim.copy_from(axis + 1)
     elif out_spatial_dim.get_dim_value() != axis.get_dim_value() + 1:
         raise DimError(f"cum_concat_step: {out_spatial_dim!r} must be one longer than {axis!r}")
     return _append(prev_accum, source, axis, out_spatial_dim), out_spatial_dim
