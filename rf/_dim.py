@@ -17,6 +17,7 @@ import numpy
 from rf import _dim_math
 from rf._core import DimBase, Tensor, make_tensor
 from rf._errors import BackendError, DimError
+from rf._registry import SERVICES
 from rf.backend import Backend, backend_of_raw, get_backend, selected_backend
 
 __all__ = ["Dim", "batch_dim", "single_step_dim"]
@@ -628,6 +629,8 @@ def as_dims(dims: Dim | Iterable[Dim]) -> tuple[Dim, ...]:
     """One dim or several, as a tuple."""
     return (dims,) if isinstance(dims, DimBase) else tuple(dims)  # type: ignore[return-value]
 
+
+SERVICES["Dim"] = Dim
 
 batch_dim = Dim(None, name="B")
 """The batch dim of the data that a step gets. Its size is that of the current batch."""

@@ -17,6 +17,7 @@ import numpy
 
 from rf._core import DimBase
 from rf._errors import DimError
+from rf._registry import SERVICES
 
 if TYPE_CHECKING:
     from rf._dim import Dim
@@ -104,7 +105,11 @@ def add_right(a: Dim, n: int) -> Dim:
         out = None if ref is None else ref()
         if out is not None:
             return out
-    out = add(base, n)
+    items = _chain(base, "add")
+    if n > 0 and not _is_cut(items):
+        out = _derive("add", _join_sum(items, ((1, n),)))
+    else:
+        out = add(base, n) if n else base
     _remember(base, n, out)
     return out
 
@@ -199,34 +204,35 @@ def ceildiv(a: Any, b: Any, side: str) -> Dim:
 
 
 def _derive(kind: str, items: tuple[Item, ...]) -> Dim:
-    dims = [x for _, x in items if not isinstance(x, int)]
-    if not dims:
-        from rf._dim import Dim
-
+    anchor: Any = None
+    dynamic = False
+    key: Any = [kind]
+    for sign, x in items:
+        if isinstance(x, int):
+            key += (2 * sign, x)
+        else:
+            key += (sign, id(x))
+            dynamic = dynamic or x.dynamic
+            anchor = x if anchor is None else anchor
+    if anchor is None:
         values = [sign * x for sign, x in items]
         value = sum(values) if kind == "add" else math.prod(values)
         constant = _constants.get(value)
         if constant is None:
-            constant = _constants[value] = Dim(value, name="constant")
+            constant = _constants[value] = SERVICES["Dim"](value, name="constant")
         return constant
     if len(items) == 1 and items[0][0] == 1:
-        return dims[0]
-    anchor = dims[0]
-    key = (kind, *[(sign, x, "int") if isinstance(x, int) else (sign, id(x)) for sign, x in items])
+        return anchor
+    key = tuple(key)
     ref = None if anchor._memo is None else anchor._memo.get(key)
     out = None if ref is None else ref()
     if out is not None:
         return out
-    from rf._dim import Dim
-
     derivation = Derivation(kind, items)
-    if True in [d.dynamic for d in dims]:
-        out = Dim()
-        out.derivation = derivation
+    out = SERVICES["Dim"](None if dynamic else _static(derivation))
+    out.derivation = derivation
+    if dynamic:
         register(out)
-    else:
-        out = Dim(_static(derivation))
-        out.derivation = derivation
     # The derived dim holds its operands; the operands know it weakly. So an id in the key stays valid while the entry
     # is alive.
     _remember(anchor, key, out)

@@ -320,6 +320,11 @@ def test_memo_is_weak_within_a_chain_too() -> None:
     assert a + 7 is keep and (a + 3) + 4 is keep and a + 0 is a
 
 
+def test_plus_zero_is_the_dim_itself(d: Names) -> None:
+    for a in (d.t, d.f, d.t - 1, 2 * d.t, d.t + 3):
+        assert a + 0 is a
+
+
 def test_a_growing_history_is_one_dim_a_step() -> None:
     start = rf.Dim(0, name="history")
     dims = [start]
