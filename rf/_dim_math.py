@@ -124,7 +124,7 @@ def add(a: Any, b: Any) -> Dim:
     left, right = _chain(a, "add"), _chain(b, "add")
     if len(left) == len(right) == 1 and not isinstance(left[0][1], int) and left == right:
         return mul(2, a)
-    if _is_cut(left) or _is_cut(right):
+    if left and right and (_is_cut(left) or _is_cut(right)):
         (sign_left, last), (sign_right, first) = left[-1], right[0]
         if sign_left == -sign_right and _same(last, first):  # what was cut off is put back
             if len(left) == 1 or len(right) == 1:

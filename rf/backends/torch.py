@@ -63,6 +63,9 @@ class TorchBackend(TorchNnKernels, IndexKernels, Backend):
         x = x.detach().cpu()
         return (x.float() if x.dtype is torch.bfloat16 else x).numpy()
 
+    def item(self, x: Raw) -> Any:
+        return x.item()
+
     def to_device(self, x: Raw, device: str) -> Raw:
         return x.to(device)
 

@@ -40,20 +40,23 @@ class _Table:
         self._function = function
         self._first = self._end = 0
         self._raw: Any = None
-        self._slices: dict[tuple[int, int], Any] = {}
+        self._slices: dict[tuple[int, int | None], Any] = {}
 
-    def slice(self, backend: Backend, first: int, end: int, dtype: str, device: str | None) -> Any:
-        """Rows of the positions first .. end - 1, as a raw array."""
+    def slice(self, backend: Backend, first: int, end: int | None, dtype: str, device: str | None) -> Any:
+        """Rows of the positions first .. end - 1, as a raw array; without `end` the one of `first`, without an axis."""
         raw = self._slices.get((first, end))
         if raw is None:
-            if self._raw is None or first < self._first or end > self._end:
+            stop = first + 1 if end is None else max(first, end)
+            if self._raw is None or first < self._first or stop > self._end:
                 self._first = min(self._first, -_power_of_two(-first) if first < 0 else 0)
-                self._end = max(self._end, _power_of_two(end))
+                self._end = max(self._end, _power_of_two(stop))
                 rows = self._function(numpy.arange(self._first, self._end, dtype=numpy.float64))
                 self._raw = backend.constant(rows, dtype, device)
                 self._slices.clear()
-            start, stop = first - self._first, max(first, end) - self._first
-            raw = backend.kernels["slice"](self._raw, 0, start, stop, 1)
+            if end is None:
+                raw = backend.kernels["select"](self._raw, 0, first - self._first)
+            else:
+                raw = backend.kernels["slice"](self._raw, 0, first - self._first, stop - self._first, 1)
             if type(raw) is type(self._raw):  # not something that only stands for an array, while a framework traces
                 if len(self._slices) >= 128:
                     self._slices.clear()
@@ -73,9 +76,9 @@ _relative_dims: dict[tuple[int, int, int], Dim] = {}
 
 
 def _rows(
-    key: Key, first: int, end: int, dtype: str, device: str | None, backend: Backend | None
+    key: Key, first: int, end: int | None, dtype: str, device: str | None, backend: Backend | None
 ) -> tuple[Backend, Any]:
-    """Rows first .. end - 1 of the table with this key, by default on the selected backend."""
+    """`_Table.slice` of the table with this key, by default on the selected backend."""
     backend = backend or selected_backend()
     if not backend.computes:
         return backend, backend.no_value
@@ -115,9 +118,11 @@ def _even_size(feat_dim: Dim) -> int:
 
 def _host_values(x: Tensor) -> numpy.ndarray | None:
     """The values of a Tensor that lies on the host, else None: those elsewhere would have to be waited for."""
-    if x.backend is None or not x.backend.computes or x.device not in (None, "cpu"):
-        return None
-    return x.numpy()
+    return x.numpy() if _on_host(x) else None
+
+
+def _on_host(x: Tensor) -> bool:
+    return x.backend is not None and x.backend.computes and x.device in (None, "cpu")
 
 
 def _offset_along(dim: Dim | None, first: int, sign: int, offset: numpy.ndarray) -> numpy.ndarray:
@@ -208,24 +213,20 @@ def sinusoidal_positional_encoding(
     if single and offset is None:
         raise RfError("sinusoidal_positional_encoding of single_step_dim: give offset, the position of the step")
     key = ("absolute", _even_size(feat_dim), base)
-    if isinstance(offset, Tensor):
+    if isinstance(offset, Tensor) and not offset.dims and _on_host(offset):
+        offset = int(offset)
+    elif isinstance(offset, Tensor):
         values = _host_values(offset)
         if values is None:
             positions = offset if single else combine_bc(offset, "+", _range(spatial_dim, 0, offset))
             return _sin_cos_of(key, positions, feat_dim, dtype, device)
-        if offset.dims:
-            dims = offset.dims if single else (*offset.dims, spatial_dim)
-            at = _offset_along(None if single else spatial_dim, 0, 1, values)
-            return _look_up(key, at, dims, feat_dim, dtype, device, _backend)
-        offset = int(values)
+        dims = offset.dims if single else (*offset.dims, spatial_dim)
+        at = _offset_along(None if single else spatial_dim, 0, 1, values)
+        return _look_up(key, at, dims, feat_dim, dtype, device, _backend)
     first = offset or 0
-    end = first + (1 if single else spatial_dim.get_dim_value())
+    end = None if single else first + spatial_dim.get_dim_value()
     backend, raw = _rows(key, first, end, dtype, device, _backend)
-    if single:
-        if backend.computes:
-            raw = backend.kernels["squeeze"](raw, (0,))
-        return make_tensor(backend, raw, (feat_dim,), dtype, feat_dim)
-    return make_tensor(backend, raw, (spatial_dim, feat_dim), dtype, feat_dim)
+    return make_tensor(backend, raw, (feat_dim,) if single else (spatial_dim, feat_dim), dtype, feat_dim)
 
 
 def initial_position() -> Tensor:
