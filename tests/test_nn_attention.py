@@ -458,6 +458,13 @@ def test_sinusoidal_positional_encoding(backend: str) -> None:
         enc = rf.sinusoidal_positional_encoding(spatial_dim=rf.single_step_dim, feat_dim=feat, offset=7)
         assert enc.dims == (feat,)
         np.testing.assert_allclose(enc.numpy(), absolute(np.array(7), 6), rtol=1e-5, atol=1e-6)
+        for n in (3, 5000, 3, -200):  # one row, with and without its axis
+            at = rf.convert_to_tensor(n, keep_scalar_on_cpu=True)
+            row = rf.sinusoidal_positional_encoding(spatial_dim=rf.single_step_dim, feat_dim=feat, offset=at)
+            one = rf.sinusoidal_positional_encoding(spatial_dim=rf.Dim(1), feat_dim=feat, offset=n)
+            assert row.dims == (feat,)
+            np.testing.assert_array_equal(row.numpy(), one.numpy()[0])
+            np.testing.assert_allclose(row.numpy(), absolute(np.array(n), 6), rtol=1e-4, atol=1e-6)
         batch, time = rf.Dim(2, name="B"), rf.Dim(3, name="T")
         offset = rf.convert_to_tensor([5, 0], dims=[batch])
         enc = rf.sinusoidal_positional_encoding(spatial_dim=time, feat_dim=feat, offset=offset)
