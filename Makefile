@@ -16,8 +16,9 @@
 PYTHON ?= python3
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 PYTEST_FLAGS ?=
-# What `make test` repeats on the Python core.
-PYTHON_CORE_TESTS ?= tests
+# What `make test` repeats on the Python core: all but what is about builds, or starts other processes to measure them.
+PYTHON_CORE_TESTS ?= tests $(addprefix --ignore=tests/test_,\
+	bench_core.py bench_keras.py bench_models.py import.py native_fused.py native_lstm.py native_torch.py packaging.py)
 # What `make debug` runs on the sanitizer build.
 DEBUG_TESTS ?= $(wildcard tests/core tests/test_core*.py tests/test_native*.py)
 

@@ -210,7 +210,7 @@ def test_counts_repeat() -> None:
     second = instructions.count(names, "native")
     assert list(first) == names
     for name in names:
-        assert first[name] == pytest.approx(second[name], rel=0.003)
+        assert first[name] == pytest.approx(second[name], rel=0.01)
     assert first["plan, found"] > first["Dim, hash"] > 100
 
 

@@ -9,7 +9,7 @@
 
 namespace rf {
 
-constexpr int kMaxBackends = 8;
+constexpr int kMaxBackends = 16;
 
 struct TensorObject;
 struct Instr;

@@ -95,7 +95,7 @@ def _build(command: list[str], path: Path) -> None:
                 if not _can_start(command[0]):
                     raise BuildError(f"no C++ compiler: {command[0]} cannot be started; install g++, or set CXX")
                 print(
-                    "rf: compiling the native torch path, once for this version of torch (about 30 s) ...",
+                    "rf: compiling the native torch path, once for this version of torch (about a minute) ...",
                     file=sys.stderr,
                 )
                 done = subprocess.run([*command, "-o", str(out)], capture_output=True, text=True, check=False)
