@@ -62,6 +62,14 @@ struct Sigmoid {
     return s * (1 - s);
   }
 };
+struct Gelu {
+  static constexpr const char* kName = "rf::GeluBackward";
+  static at::Tensor by_aten(const at::Tensor& x) { return at::gelu(x); }
+  template <class T> static T value(T x) { return x * normal_cdf(x); }
+  template <class T> static T slope(T x) {
+    return normal_cdf(x) + x * exponential(-x * x / 2) * static_cast<T>(0.39894228040143267794);
+  }
+};
 struct Square {
   static constexpr const char* kName = "rf::SquareBackward";
   static at::Tensor by_aten(const at::Tensor& x) { return at::square(x); }
@@ -112,6 +120,7 @@ bool small(const at::Tensor& x) { return x.numel() <= kSmallArray && gapless(x);
 
 RF_FUSED(relu, 1, small(x), fused_unary<Relu>(in, record), at::relu(x))
 RF_FUSED(silu, 1, small(x), fused_unary<Silu>(in, record), at::silu(x))
+RF_FUSED(gelu, 1, small(x), fused_unary<Gelu>(in, record), at::gelu(x))
 RF_FUSED(sigmoid, 1, small(x), fused_unary<Sigmoid>(in, record), at::sigmoid(x))
 RF_FUSED(square, 1, small(x), fused_unary<Square>(in, record), at::square(x))
 RF_FUSED(neg, 1, small(x), fused_unary<Neg>(in, record), at::neg(x))
