@@ -342,3 +342,40 @@ def test_it_learns() -> None:
         want = [batch.targets.numpy()[i, :n].tolist() for i, n in enumerate((5, 3, 2))]
         assert model.beam_search(batch.inputs, batch.in_dim, beam_size=4) == want
         assert model.greedy_ctc(batch.inputs, batch.in_dim) == want
+
+
+def test_a_training_step_never_asks_the_device_for_a_value() -> None:
+    """On a GPU, each of these ops would wait until all work before it is done, if its operand lies there."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    waits = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal.default", "repeat_interleave.Tensor")
+
+    class Waits(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: list[str] = []
+            self.total = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.total += 1
+            if any(name in str(func) for name in waits):
+                self.found.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with rf.use_backend("torch"):
+        model = make_model(augment=False)  # whose top_k looks at values where that is cheap, on the host only
+        batch = Batch(model, ALL, 0.0)
+        for recorded in (False, True):  # the first step makes what later ones keep
+            with Waits() as waited:
+                batch.losses(model, train=True)
+                total = rf.get_run_ctx().total_loss()
+                assert isinstance(total, rf.Tensor)
+                total.raw_tensor.backward()
+            assert waited.total > 500
+            if recorded:
+                # The one value is the position where the decoder begins, which lies on the host always.
+                assert waited.found == ["aten._local_scalar_dense.default"]
+    assert rf.nn.pos_enc.initial_position().device == "cpu"
+    with Waits() as waited:
+        torch.ones(2).sum().item()
+    assert waited.found == ["aten._local_scalar_dense.default"]

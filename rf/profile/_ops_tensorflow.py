@@ -13,7 +13,7 @@ from rf.profile.ops import Calls, Case, World, add_to
 CASES: list[Case] = []
 
 
-@add_to(CASES, "a + b", "{B,T,F} + {B,T,F}", "a + b", target=0.60, meta_target_ns=150, grad=False)
+@add_to(CASES, "a + b", "{B,T,F} + {B,T,F}", "a + b", target=0.60, meta_target_ns=120, grad=False)
 def _(w: World) -> Calls:
     a, b = w.btf(), w.btf()
     yield lambda: a + b

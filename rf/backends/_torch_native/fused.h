@@ -115,7 +115,7 @@ at::IntArrayRef last_sizes(const at::Tensor& x, int64_t count) {
   return x.sizes().slice(static_cast<size_t>(x.dim() - count), static_cast<size_t>(count));
 }
 
-struct LayerNormNode : Fused { // kept: (x - mean) / deviation, 1 / deviation
+struct LayerNormNode : Fused { // kept: mean and 1 / deviation of each row
   int64_t num_axes = 0;
   double eps = 0;
   std::string name() const override { return "rf::LayerNormBackward"; }
@@ -123,7 +123,7 @@ struct LayerNormNode : Fused { // kept: (x - mean) / deviation, 1 / deviation
   ag::variable_list backward(const at::Tensor* in, const ag::variable_list& grads) override {
     ag::variable_list results(3);
     int64_t n = c10::multiply_integers(last_sizes(in[0], num_axes)), rows = in[0].numel() / n;
-    at::Tensor grad = dense(grads[0]), scale = in[1].defined() ? dense(in[1]) : at::Tensor();
+    at::Tensor x = dense(in[0]), grad = dense(grads[0]), scale = in[1].defined() ? dense(in[1]) : at::Tensor();
     at::ScalarType type = in[0].scalar_type();
     if (needs(0)) results[0] = empty(in[0].sizes(), type);
     if (in[1].defined() && needs(1)) results[1] = empty(in[1].sizes(), type);
@@ -131,15 +131,20 @@ struct LayerNormNode : Fused { // kept: (x - mean) / deviation, 1 / deviation
     with_type(in[0], [&](auto zero) {
       using T = decltype(zero);
       const T* g = grad.const_data_ptr<T>();
-      const T* xhat = kept[0].const_data_ptr<T>();
-      const T* inverse = kept[1].const_data_ptr<T>();
+      const T* from = x.const_data_ptr<T>();
+      const T *means = kept[0].const_data_ptr<T>(), *inverse = means + rows;
+      std::vector<T> normalized(static_cast<size_t>(n));
+      T* xhat = normalized.data();
       const T* gamma = scale.defined() ? scale.const_data_ptr<T>() : nullptr;
       T* dx = results[0].defined() ? results[0].mutable_data_ptr<T>() : nullptr;
       T* dgamma = results[1].defined() ? results[1].mutable_data_ptr<T>() : nullptr;
       T* dbeta = results[2].defined() ? results[2].mutable_data_ptr<T>() : nullptr;
       if (dgamma) std::fill(dgamma, dgamma + n, T(0));
       if (dbeta) std::fill(dbeta, dbeta + n, T(0));
-      for (int64_t i = 0; i < rows; ++i, g += n, xhat += n) {
+      for (int64_t i = 0; i < rows; ++i, g += n, from += n) {
+        T mean = means[i], factor = inverse[i];
+        RF_SIMD
+        for (int64_t j = 0; j < n; ++j) xhat[j] = (from[j] - mean) * factor;
         if (dgamma) {
           RF_SIMD
           for (int64_t j = 0; j < n; ++j) dgamma[j] += g[j] * xhat[j];
@@ -166,7 +171,6 @@ struct LayerNormNode : Fused { // kept: (x - mean) / deviation, 1 / deviation
         }
         sum /= static_cast<T>(n);
         dot /= static_cast<T>(n);
-        T factor = inverse[i];
         RF_SIMD
         for (int64_t j = 0; j < n; ++j) dx[j] = ((gamma ? g[j] * gamma[j] : g[j]) - sum - xhat[j] * dot) * factor;
         dx += n;
@@ -185,19 +189,15 @@ at::Tensor fused_layer_norm(const Payload* in, int64_t num_axes, double eps, Rec
   at::Tensor x = dense(tensor(in[0])), scale = in[1] ? dense(tensor(in[1])) : at::Tensor(),
              bias = in[2] ? dense(tensor(in[2])) : at::Tensor();
   int64_t n = c10::multiply_integers(last_sizes(x, num_axes)), rows = x.numel() / n;
-  at::Tensor y = empty(x.sizes(), x.scalar_type()), normalized, inverse;
-  if (record == Record::kYes) {
-    normalized = empty(x.sizes(), x.scalar_type());
-    inverse = empty({rows}, x.scalar_type());
-  }
+  at::Tensor y = empty(x.sizes(), x.scalar_type()), statistics;
+  if (record == Record::kYes) statistics = empty({2, rows}, x.scalar_type());
   with_type(x, [&](auto zero) {
     using T = decltype(zero);
     const T* from = x.const_data_ptr<T>();
     const T* gamma = scale.defined() ? scale.const_data_ptr<T>() : nullptr;
     const T* beta = bias.defined() ? bias.const_data_ptr<T>() : nullptr;
     T* to = y.mutable_data_ptr<T>();
-    T* xhat = normalized.defined() ? normalized.mutable_data_ptr<T>() : nullptr;
-    T* inverses = inverse.defined() ? inverse.mutable_data_ptr<T>() : nullptr;
+    T* means = statistics.defined() ? statistics.mutable_data_ptr<T>() : nullptr;
     for (int64_t i = 0; i < rows; ++i, from += n, to += n) {
       T mean = 0, variance = 0;
       RF_SIMD_SUM(mean)
@@ -206,24 +206,24 @@ at::Tensor fused_layer_norm(const Payload* in, int64_t num_axes, double eps, Rec
       RF_SIMD_SUM(variance)
       for (int64_t j = 0; j < n; ++j) variance += (from[j] - mean) * (from[j] - mean);
       T factor = 1 / std::sqrt(variance / static_cast<T>(n) + static_cast<T>(eps));
-      T* middle = xhat ? xhat + i * n : to;
-      RF_SIMD
-      for (int64_t j = 0; j < n; ++j) middle[j] = (from[j] - mean) * factor;
       if (gamma && beta) {
         RF_SIMD
-        for (int64_t j = 0; j < n; ++j) to[j] = middle[j] * gamma[j] + beta[j];
-      } else if (xhat || gamma || beta) {
-        for (int64_t j = 0; j < n; ++j) to[j] = middle[j] * (gamma ? gamma[j] : 1) + (beta ? beta[j] : 0);
+        for (int64_t j = 0; j < n; ++j) to[j] = (from[j] - mean) * factor * gamma[j] + beta[j];
+      } else {
+        for (int64_t j = 0; j < n; ++j)
+          to[j] = (from[j] - mean) * factor * (gamma ? gamma[j] : 1) + (beta ? beta[j] : 0);
       }
-      if (inverses) inverses[i] = factor;
+      if (means) {
+        means[i] = mean;
+        means[rows + i] = factor;
+      }
     }
   });
   if (record == Record::kYes) {
     auto node = make_node<LayerNormNode>();
     node->num_axes = num_axes;
     node->eps = eps;
-    node->kept[0] = std::move(normalized);
-    node->kept[1] = std::move(inverse);
+    node->kept[0] = std::move(statistics);
     node->keep_operands(in, 3);
     set_history(y, node);
   }
@@ -282,24 +282,21 @@ template <class T> void draw_factors(T* factors, int64_t n, double p) {
   }
 }
 
-struct DropoutNode : Fused { // kept: the factors
+struct DropoutNode : ag::Node { // needs no operand
+  ag::SavedVariable factors;
   std::string name() const override { return "rf::DropoutBackward"; }
 
-  ag::variable_list backward(const at::Tensor*, const ag::variable_list& grads) override {
-    if (kept[0].sizes() != grads[0].sizes()) return {at::mul(grads[0], kept[0])};
-    at::Tensor g = dense(grads[0]), dx = empty(g.sizes(), g.scalar_type());
-    with_type(g, [&](auto zero) {
-      using T = decltype(zero);
-      const T *from = g.const_data_ptr<T>(), *factors = kept[0].const_data_ptr<T>();
-      T* to = dx.mutable_data_ptr<T>();
-      int64_t n = g.numel();
-      RF_SIMD
-      for (int64_t i = 0; i < n; ++i) to[i] = from[i] * factors[i];
-    });
-    return {dx};
+  ag::variable_list apply(ag::variable_list&& grads) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    at::Tensor factor = factors.unpack();
+    if (!grads[0].defined()) return {at::Tensor()};
+    return {at::mul(grads[0], factor)};
   }
 
-  ag::variable_list by_aten(const at::Tensor* in) override { return {at::mul(in[0], kept[0])}; }
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    factors.reset_data();
+  }
 };
 
 // The sizes of the draws: 1 for axes that share one.
@@ -331,8 +328,8 @@ at::Tensor fused_dropout(const Payload* in, double p, const Static& kept_axes, R
   }
   if (record == Record::kYes) {
     auto node = make_node<DropoutNode>();
-    node->kept[0] = std::move(factors);
-    node->keep_operands(in, 1);
+    node->factors = ag::SavedVariable(factors, false);
+    node->add_next_edge(ag::impl::gradient_edge(tensor(in[0])));
     set_history(y, node);
   }
   return y;

@@ -227,8 +227,7 @@ int64_t channel_axis(const at::Tensor& x, const std::vector<int64_t>& axes) {
   return -1;
 }
 
-struct BatchNormNode
-    : Fused { // operands: x, gamma, beta; kept: (x - mean) / deviation laid like x, 1 / deviation, mask
+struct BatchNormNode : Fused { // operands: x, gamma, beta; kept: means and 1 / deviations, mask
   FrameList frames;
   std::vector<int64_t> axes;
   double eps = 0;
@@ -240,33 +239,33 @@ struct BatchNormNode
 
   ag::variable_list backward(const at::Tensor* in, const ag::variable_list& grads) override {
     ag::variable_list results(3);
-    const at::Tensor& normalized = kept[0];
-    at::ScalarType type = normalized.scalar_type();
+    const at::Tensor& x = in[0];
+    at::ScalarType type = x.scalar_type();
     at::Tensor grad = grads[0];
-    if (grad.strides() != normalized.strides()) {
+    if (grad.strides() != x.strides()) {
       at::AutoDispatchBelowADInplaceOrView below;
-      grad = empty_strided(normalized.sizes(), normalized.strides(), type).copy_(grads[0]);
+      grad = empty_strided(x.sizes(), x.strides(), type).copy_(grads[0]);
     }
-    int64_t n = normalized.size(channel_axis(normalized, axes));
-    if (needs(0)) results[0] = empty_strided(normalized.sizes(), normalized.strides(), type);
+    int64_t n = x.size(channel_axis(x, axes));
+    if (needs(0)) results[0] = empty_strided(x.sizes(), x.strides(), type);
     for (int i : {1, 2})
       if (in[i].defined() && needs(i)) results[static_cast<size_t>(i)] = empty(in[i].sizes(), type);
     at::Tensor gamma = in[1].defined() ? dense(in[1]) : at::Tensor();
-    with_type(normalized, [&](auto zero) {
+    with_type(x, [&](auto zero) {
       using T = decltype(zero);
-      const T *g = grad.const_data_ptr<T>(), *xhat = normalized.const_data_ptr<T>(),
-              *inverse = kept[1].const_data_ptr<T>();
+      const T *g = grad.const_data_ptr<T>(), *input = x.const_data_ptr<T>(), *mean = kept[0].const_data_ptr<T>(),
+              *inverse = mean + n;
       std::vector<T> sums(static_cast<size_t>(3 * n), T(0));
       T *sum = sums.data(), *dot = sum + n, *sum_all = dot + n;
       for (size_t i = 0; i < frames.offsets.size(); ++i) {
-        const T *gi = g + frames.offsets[i], *xi = xhat + frames.offsets[i];
+        const T *gi = g + frames.offsets[i], *xi = input + frames.offsets[i];
         RF_SIMD
         for (int64_t c = 0; c < n; ++c) sum_all[c] += gi[c];
         if (!frames.valid[i]) continue;
         RF_SIMD
         for (int64_t c = 0; c < n; ++c) {
           sum[c] += gi[c];
-          dot[c] += gi[c] * xi[c];
+          dot[c] += gi[c] * (xi[c] - mean[c]) * inverse[c];
         }
       }
       if (results[1].defined()) std::copy(dot, dot + n, results[1].mutable_data_ptr<T>());
@@ -276,7 +275,7 @@ struct BatchNormNode
       T* dx = results[0].mutable_data_ptr<T>();
       T count = static_cast<T>(std::max<int64_t>(frames.num_valid, 1));
       for (size_t i = 0; i < frames.offsets.size(); ++i) {
-        const T *gi = g + frames.offsets[i], *xi = xhat + frames.offsets[i];
+        const T *gi = g + frames.offsets[i], *xi = input + frames.offsets[i];
         T* di = dx + frames.offsets[i];
         if (!frames.valid[i]) {
           std::fill(di, di + n, T(0));
@@ -284,14 +283,15 @@ struct BatchNormNode
         }
         RF_SIMD
         for (int64_t c = 0; c < n; ++c)
-          di[c] = (gi[c] - (sum[c] + xi[c] * dot[c]) / count) * inverse[c] * (scale ? scale[c] : T(1));
+          di[c] = (gi[c] - (sum[c] + (xi[c] - mean[c]) * inverse[c] * dot[c]) / count) * inverse[c] *
+                  (scale ? scale[c] : T(1));
       }
     });
     return results;
   }
 
   ag::variable_list by_aten(const at::Tensor* in) override {
-    auto results = batch_norm_by_aten(in[0], kept[2], in[1], in[2], axes, eps);
+    auto results = batch_norm_by_aten(in[0], kept[1], in[1], in[2], axes, eps);
     return {results.begin(), results.end()};
   }
 };
@@ -472,14 +472,13 @@ void fused_batch_norm(const Payload* in, const std::vector<int64_t>& axes, doubl
   FrameList frames(x, axis, mask);
   at::ScalarType type = x.scalar_type();
   at::Tensor y = empty_strided(x.sizes(), x.strides(), type), mean = empty({n}, type), variance = empty({n}, type);
-  at::Tensor normalized = record == Record::kYes ? empty_strided(x.sizes(), x.strides(), type) : y;
-  at::Tensor inverse = empty({n}, type), gamma = in[2] ? dense(tensor(in[2])) : at::Tensor(),
+  at::Tensor statistics = empty({2, n}, type), gamma = in[2] ? dense(tensor(in[2])) : at::Tensor(),
              beta = in[3] ? dense(tensor(in[3])) : at::Tensor();
   with_type(x, [&](auto zero) {
     using T = decltype(zero);
     const T* input = x.const_data_ptr<T>();
-    T *m = mean.mutable_data_ptr<T>(), *v = variance.mutable_data_ptr<T>(), *inv = inverse.mutable_data_ptr<T>();
-    T *to = y.mutable_data_ptr<T>(), *xhat = normalized.mutable_data_ptr<T>();
+    T *m = mean.mutable_data_ptr<T>(), *v = variance.mutable_data_ptr<T>(), *inv = statistics.mutable_data_ptr<T>() + n;
+    T* to = y.mutable_data_ptr<T>();
     const T *scale = gamma.defined() ? gamma.const_data_ptr<T>() : nullptr,
             *offset = beta.defined() ? beta.const_data_ptr<T>() : nullptr;
     T count = static_cast<T>(std::max<int64_t>(frames.num_valid, 1));
@@ -502,17 +501,17 @@ void fused_batch_norm(const Payload* in, const std::vector<int64_t>& axes, doubl
       v[c] /= count;
       inv[c] = 1 / std::sqrt(v[c] + static_cast<T>(eps));
     }
+    std::copy(m, m + n, inv - n);
     for (size_t i = 0; i < frames.offsets.size(); ++i) {
       const T* frame = input + frames.offsets[i];
-      T *result = to + frames.offsets[i], *middle = xhat + frames.offsets[i];
+      T* result = to + frames.offsets[i];
       if (frames.valid[i]) {
         RF_SIMD
-        for (int64_t c = 0; c < n; ++c) middle[c] = (frame[c] - m[c]) * inv[c];
+        for (int64_t c = 0; c < n; ++c)
+          result[c] = (frame[c] - m[c]) * inv[c] * (scale ? scale[c] : T(1)) + (offset ? offset[c] : T(0));
       } else {
-        std::fill(middle, middle + n, T(0));
+        for (int64_t c = 0; c < n; ++c) result[c] = offset ? offset[c] : T(0);
       }
-      RF_SIMD
-      for (int64_t c = 0; c < n; ++c) result[c] = middle[c] * (scale ? scale[c] : T(1)) + (offset ? offset[c] : T(0));
     }
   });
   if (record == Record::kYes) {
@@ -520,9 +519,8 @@ void fused_batch_norm(const Payload* in, const std::vector<int64_t>& axes, doubl
     node->frames = std::move(frames);
     node->axes = axes;
     node->eps = eps;
-    node->kept[0] = std::move(normalized);
-    node->kept[1] = std::move(inverse);
-    node->kept[2] = std::move(mask);
+    node->kept[0] = std::move(statistics);
+    node->kept[1] = std::move(mask);
     Payload operands[3] = {in[0], in[2], in[3]};
     node->keep_operands(operands, 3);
     set_history(y, node);

@@ -392,48 +392,8 @@ RF_FUSED(glu, 1, s[0].integer == x.dim() - 1 && x.numel() > 0, fused_glu(in, rec
 
 // -- a value where a mask does not hold
 
-struct FillNode : Fused { // kept: the mask, as an array of x
-  std::string name() const override { return "rf::FillBackward"; }
-
-  ag::variable_list backward(const at::Tensor*, const ag::variable_list& grads) override {
-    at::Tensor g = dense(grads[0]), dx = empty(g.sizes(), g.scalar_type());
-    with_type(g, [&](auto zero) {
-      using T = decltype(zero);
-      const T* from = g.const_data_ptr<T>();
-      const bool* flags = kept[0].const_data_ptr<bool>();
-      T* to = dx.mutable_data_ptr<T>();
-      int64_t rows = kept[0].numel(), n = g.numel() / rows;
-      for (int64_t i = 0; i < rows; ++i) {
-        if (flags[i])
-          std::memcpy(to + i * n, from + i * n, static_cast<size_t>(n) * sizeof(T));
-        else
-          std::fill(to + i * n, to + (i + 1) * n, T(0));
-      }
-    });
-    return {dx};
-  }
-
-  // What follows is linear in x, so its gradient does not depend on the value.
-  ag::variable_list by_aten(const at::Tensor* in) override {
-    c10::SmallVector<int64_t, 8> sizes(kept[0].sizes().begin(), kept[0].sizes().end());
-    sizes.resize(static_cast<size_t>(in[0].dim()), 1);
-    return {at::where(kept[0].view(sizes), in[0], 0.0)};
-  }
-};
-
-// Axes of x, counted from the first, that the mask covers without a gap and without broadcasting; behind them it is 1.
-// -1: none.
-int64_t covered_axes(const at::Tensor& x, const at::Tensor& mask) {
-  if (mask.dim() != x.dim() || !x.is_contiguous() || !mask.is_contiguous() || !direct(mask)) return -1;
-  int64_t n = 0;
-  while (n < x.dim() && mask.size(n) == x.size(n)) ++n;
-  for (int64_t a = n; a < x.dim(); ++a)
-    if (mask.size(a) != 1) return -1;
-  return n;
-}
-
-at::Tensor fused_fill(const Payload* in, double value, Record record) {
-  const at::Tensor &x = tensor(in[0]), &mask = tensor(in[1]);
+// x where the mask holds, else the value; both contiguous, and the mask is 1 behind the axes that it covers.
+at::Tensor filled(const at::Tensor& x, const at::Tensor& mask, double value) {
   at::Tensor y = empty(x.sizes(), x.scalar_type());
   int64_t rows = mask.numel(), n = x.numel() / rows;
   with_type(x, [&](auto zero) {
@@ -452,10 +412,45 @@ at::Tensor fused_fill(const Payload* in, double value, Record record) {
         std::fill(to + i * n, to + (i + 1) * n, other);
     }
   });
+  return y;
+}
+
+struct FillNode : ag::Node { // needs no operand but the mask, here with the axes of x
+  ag::SavedVariable mask;
+  std::string name() const override { return "rf::FillBackward"; }
+
+  ag::variable_list apply(ag::variable_list&& grads) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    at::Tensor flags = mask.unpack();
+    if (!grads[0].defined()) return {at::Tensor()};
+    if (at::GradMode::is_enabled() || !direct(grads[0])) return {at::where(flags, grads[0], 0.0)};
+    return {filled(dense(grads[0]), flags, 0)};
+  }
+
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    mask.reset_data();
+  }
+};
+
+// Axes of x, counted from the first, that the mask covers without a gap and without broadcasting; behind them it is 1.
+// -1: none.
+int64_t covered_axes(const at::Tensor& x, const at::Tensor& mask) {
+  if (mask.dim() != x.dim() || !x.is_contiguous() || !mask.is_contiguous() || !direct(mask)) return -1;
+  int64_t n = 0;
+  while (n < x.dim() && mask.size(n) == x.size(n)) ++n;
+  for (int64_t a = n; a < x.dim(); ++a)
+    if (mask.size(a) != 1) return -1;
+  return n;
+}
+
+at::Tensor fused_fill(const Payload* in, double value, Record record) {
+  const at::Tensor &x = tensor(in[0]), &mask = tensor(in[1]);
+  at::Tensor y = filled(x, mask, value);
   if (record == Record::kYes) {
     auto node = make_node<FillNode>();
-    node->kept[0] = mask;
-    node->keep_operands(in, 1);
+    node->mask = ag::SavedVariable(mask, false);
+    node->add_next_edge(ag::impl::gradient_edge(x));
     set_history(y, node);
   }
   return y;
