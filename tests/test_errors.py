@@ -161,8 +161,7 @@ Compare first (x != 0).
     ),
     "backend": (
         lambda w: rf.select_backend("jax"),
-        f"UserError: unknown backend 'jax'; choose one of: {', '.join(backend_names())}; "
-        "or meta:NAME, meta in place of NAME",
+        "UserError: unknown backend 'jax'; choose one of: BACKENDS; or meta:NAME, meta in place of NAME",
     ),
     "feature dim": (
         lambda w: Tensor("x", [w.B], "float32", feature_dim=w.F),
@@ -176,7 +175,8 @@ def test_text(what: str) -> None:
     call, expected = EXPECTED[what]
     with rf.use_backend("numpy"), pytest.raises((rf.RfError, TypeError)) as caught:
         call(World())
-    assert f"{type(caught.value).__name__}: {caught.value}" == expected.strip()
+    expected = expected.strip().replace("BACKENDS", ", ".join(backend_names()))  # other tests may register more
+    assert f"{type(caught.value).__name__}: {caught.value}" == expected
 
 
 @pytest.mark.needs("torch")

@@ -21,11 +21,12 @@ TOLERANCE = 1e-4
 """Greatest difference of results, relative to the greatest value: in float32, sums of thousands of products in another
 order.
 """
-GRADIENT_TOLERANCE = 1e-2
+GRADIENT_TOLERANCE = 5e-2
 """Greatest norm of the difference of gradients, relative to the norm of the gradient.
 
 Where the input of a relu is 0 but for rounding, one side may pass the gradient on and the other may not, so this cannot
-be as strict. The tests are, in float64.
+be as strict: torch's own gradients of the realistic ResNet-18 in float32 are up to 2.5e-2 from those in float64,
+whatever the layout of the images. The tests are strict, in float64.
 """
 SMALL = 1e-3
 """A gradient whose norm is below that of the greatest one, times this, counts as if it were that large: some are 0 but

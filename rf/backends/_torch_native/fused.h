@@ -26,14 +26,16 @@ at::Tensor linear_by_aten(const at::Tensor& x, const at::Tensor& weight, const a
   return at::_unsafe_view(y, sizes);
 }
 
-// Sums over the rows of a matrix.
+// Sums over the rows of a matrix. In double, as there may be many rows.
 template <class T> void add_rows(const T* x, int64_t rows, int64_t columns, T* sums) {
-  std::fill(sums, sums + columns, T(0));
+  std::vector<double> exact(static_cast<size_t>(columns), 0);
+  double* sum = exact.data();
   for (int64_t i = 0; i < rows; ++i) {
     const T* row = x + i * columns;
     RF_SIMD
-    for (int64_t j = 0; j < columns; ++j) sums[j] += row[j];
+    for (int64_t j = 0; j < columns; ++j) sum[j] += row[j];
   }
+  for (int64_t j = 0; j < columns; ++j) sums[j] = static_cast<T>(sum[j]);
 }
 
 struct LinearNode : Fused {
@@ -139,19 +141,19 @@ struct LayerNormNode : Fused { // kept: mean and 1 / deviation of each row
       T* dx = results[0].defined() ? results[0].mutable_data_ptr<T>() : nullptr;
       T* dgamma = results[1].defined() ? results[1].mutable_data_ptr<T>() : nullptr;
       T* dbeta = results[2].defined() ? results[2].mutable_data_ptr<T>() : nullptr;
-      if (dgamma) std::fill(dgamma, dgamma + n, T(0));
-      if (dbeta) std::fill(dbeta, dbeta + n, T(0));
+      std::vector<double> sums(static_cast<size_t>(2 * n), 0);
+      double *sum_gamma = sums.data(), *sum_beta = sum_gamma + n;
       for (int64_t i = 0; i < rows; ++i, g += n, from += n) {
         T mean = means[i], factor = inverse[i];
         RF_SIMD
         for (int64_t j = 0; j < n; ++j) xhat[j] = (from[j] - mean) * factor;
         if (dgamma) {
           RF_SIMD
-          for (int64_t j = 0; j < n; ++j) dgamma[j] += g[j] * xhat[j];
+          for (int64_t j = 0; j < n; ++j) sum_gamma[j] += g[j] * xhat[j];
         }
         if (dbeta) {
           RF_SIMD
-          for (int64_t j = 0; j < n; ++j) dbeta[j] += g[j];
+          for (int64_t j = 0; j < n; ++j) sum_beta[j] += g[j];
         }
         if (!dx) continue;
         T sum = 0, dot = 0;
@@ -175,6 +177,8 @@ struct LayerNormNode : Fused { // kept: mean and 1 / deviation of each row
         for (int64_t j = 0; j < n; ++j) dx[j] = ((gamma ? g[j] * gamma[j] : g[j]) - sum - xhat[j] * dot) * factor;
         dx += n;
       }
+      if (dgamma) std::transform(sum_gamma, sum_gamma + n, dgamma, [](double v) { return static_cast<T>(v); });
+      if (dbeta) std::transform(sum_beta, sum_beta + n, dbeta, [](double v) { return static_cast<T>(v); });
     });
     return results;
   }

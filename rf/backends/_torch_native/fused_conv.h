@@ -3,6 +3,7 @@
 // Both want the channels of a frame side by side in memory, which is how frontends leave them: an array (batch,
 // channels, time) is then a permuted view, and so is the result.
 #pragma once
+#include "fused.h"
 #include "node.h"
 
 namespace {
@@ -86,24 +87,20 @@ struct DepthwiseNode : Fused {
         });
       }
       if (results[1].defined()) {
-        std::vector<T> sums(static_cast<size_t>(n * shape.size), T(0));
+        std::vector<double> sums(static_cast<size_t>(n * shape.size), 0);
         shape.each([&](int64_t from, int64_t to, int64_t k) {
-          T* d = sums.data() + k * n;
+          double* d = sums.data() + k * n;
           const T *gradient = g + to * n, *frame = input + from * n;
           RF_SIMD
           for (int64_t c = 0; c < n; ++c) d[c] += gradient[c] * frame[c];
         });
         T* dw = results[1].mutable_data_ptr<T>();
         for (int64_t c = 0; c < n; ++c)
-          for (int64_t k = 0; k < shape.size; ++k) dw[c * shape.size + k] = sums[static_cast<size_t>(k * n + c)];
+          for (int64_t k = 0; k < shape.size; ++k)
+            dw[c * shape.size + k] = static_cast<T>(sums[static_cast<size_t>(k * n + c)]);
       }
       if (results[2].defined()) {
-        T* db = results[2].mutable_data_ptr<T>();
-        std::fill(db, db + n, T(0));
-        for (int64_t i = 0; i < shape.batch * shape.out_time; ++i) {
-          RF_SIMD
-          for (int64_t c = 0; c < n; ++c) db[c] += g[i * n + c];
-        }
+        add_rows(g, shape.batch * shape.out_time, n, results[2].mutable_data_ptr<T>());
       }
     });
     return results;
@@ -255,8 +252,8 @@ struct BatchNormNode : Fused { // operands: x, gamma, beta; kept: means and 1 / 
       using T = decltype(zero);
       const T *g = grad.const_data_ptr<T>(), *input = x.const_data_ptr<T>(), *mean = kept[0].const_data_ptr<T>(),
               *inverse = mean + n;
-      std::vector<T> sums(static_cast<size_t>(3 * n), T(0));
-      T *sum = sums.data(), *dot = sum + n, *sum_all = dot + n;
+      std::vector<double> sums(static_cast<size_t>(3 * n), 0);
+      double *sum = sums.data(), *dot = sum + n, *sum_all = dot + n;
       for (size_t i = 0; i < frames.offsets.size(); ++i) {
         const T *gi = g + frames.offsets[i], *xi = input + frames.offsets[i];
         RF_SIMD
@@ -273,7 +270,10 @@ struct BatchNormNode : Fused { // operands: x, gamma, beta; kept: means and 1 / 
       if (!results[0].defined()) return;
       const T* scale = gamma.defined() ? gamma.const_data_ptr<T>() : nullptr;
       T* dx = results[0].mutable_data_ptr<T>();
-      T count = static_cast<T>(std::max<int64_t>(frames.num_valid, 1));
+      for (size_t c = 0; c < static_cast<size_t>(2 * n); ++c)
+        sums[c] /= static_cast<double>(std::max<int64_t>(frames.num_valid, 1));
+      std::vector<T> means(sums.begin(), sums.begin() + 2 * n);
+      const T *mean_sum = means.data(), *mean_dot = mean_sum + n;
       for (size_t i = 0; i < frames.offsets.size(); ++i) {
         const T *gi = g + frames.offsets[i], *xi = input + frames.offsets[i];
         T* di = dx + frames.offsets[i];
@@ -283,7 +283,7 @@ struct BatchNormNode : Fused { // operands: x, gamma, beta; kept: means and 1 / 
         }
         RF_SIMD
         for (int64_t c = 0; c < n; ++c)
-          di[c] = (gi[c] - (sum[c] + (xi[c] - mean[c]) * inverse[c] * dot[c]) / count) * inverse[c] *
+          di[c] = (gi[c] - mean_sum[c] - (xi[c] - mean[c]) * inverse[c] * mean_dot[c]) * inverse[c] *
                   (scale ? scale[c] : T(1));
       }
     });
@@ -339,7 +339,8 @@ struct PlanesNormNode : Fused { // operands: x, gamma, beta; kept: mean and 1 / 
         *dbeta = results[2].defined() ? results[2].mutable_data_ptr<T>() : nullptr;
       int64_t n = planes.inner;
       for (int64_t c = 0; c < planes.channels; ++c) {
-        T sum = 0, dot = 0, mean = means[c], inverse = inverses[c];
+        double sum = 0, dot = 0;
+        T mean = means[c], inverse = inverses[c];
         planes.each(c, [&](int64_t at) {
           const T *gi = g + at, *xi = x + at;
           T piece_sum = 0, piece_dot = 0;
@@ -352,11 +353,12 @@ struct PlanesNormNode : Fused { // operands: x, gamma, beta; kept: mean and 1 / 
           dot += piece_dot;
         });
         dot *= inverse;
-        if (dgamma) dgamma[c] = dot;
-        if (dbeta) dbeta[c] = sum;
+        if (dgamma) dgamma[c] = static_cast<T>(dot);
+        if (dbeta) dbeta[c] = static_cast<T>(sum);
         if (!dx) continue;
-        T count = static_cast<T>(planes.count()), factor = inverse * (scale ? scale[c] : T(1));
-        T offset = sum / count, slope = dot * inverse / count;
+        double count = static_cast<double>(planes.count());
+        T factor = inverse * (scale ? scale[c] : T(1)), offset = static_cast<T>(sum / count),
+          slope = static_cast<T>(dot * inverse / count);
         planes.each(c, [&](int64_t at) {
           const T *gi = g + at, *xi = x + at;
           T* di = dx + at;
@@ -399,25 +401,25 @@ void fused_planes_norm(const Payload* in, const std::vector<int64_t>& axes, doub
             *offset = beta.defined() ? beta.const_data_ptr<T>() : nullptr;
     T *to = y.mutable_data_ptr<T>(), *means = mean.mutable_data_ptr<T>(), *variances = variance.mutable_data_ptr<T>(),
       *kept = statistics.defined() ? statistics.mutable_data_ptr<T>() : nullptr;
-    T count = static_cast<T>(planes.count());
+    double count = static_cast<double>(planes.count());
     for (int64_t c = 0; c < channels; ++c) {
-      T m = 0, v = 0;
+      double total = 0, squares = 0;
       planes.each(c, [&](int64_t at) {
         const T* piece = from + at;
         T sum = 0;
         RF_SIMD_SUM(sum)
         for (int64_t i = 0; i < n; ++i) sum += piece[i];
-        m += sum;
+        total += sum;
       });
-      m /= count;
+      T m = static_cast<T>(total / count);
       planes.each(c, [&](int64_t at) {
         const T* piece = from + at;
         T sum = 0;
         RF_SIMD_SUM(sum)
         for (int64_t i = 0; i < n; ++i) sum += (piece[i] - m) * (piece[i] - m);
-        v += sum;
+        squares += sum;
       });
-      v /= count;
+      T v = static_cast<T>(squares / count);
       T inverse = 1 / std::sqrt(v + static_cast<T>(eps));
       T factor = inverse * (scale ? scale[c] : T(1)), shift = offset ? offset[c] : T(0);
       planes.each(c, [&](int64_t at) {
@@ -481,24 +483,24 @@ void fused_batch_norm(const Payload* in, const std::vector<int64_t>& axes, doubl
     T* to = y.mutable_data_ptr<T>();
     const T *scale = gamma.defined() ? gamma.const_data_ptr<T>() : nullptr,
             *offset = beta.defined() ? beta.const_data_ptr<T>() : nullptr;
-    T count = static_cast<T>(std::max<int64_t>(frames.num_valid, 1));
-    std::fill(m, m + n, T(0));
-    std::fill(v, v + n, T(0));
+    double count = static_cast<double>(std::max<int64_t>(frames.num_valid, 1));
+    std::vector<double> sums(static_cast<size_t>(2 * n), 0);
+    double *sum = sums.data(), *squares = sum + n;
     for (size_t i = 0; i < frames.offsets.size(); ++i) {
       if (!frames.valid[i]) continue;
       const T* frame = input + frames.offsets[i];
       RF_SIMD
-      for (int64_t c = 0; c < n; ++c) m[c] += frame[c];
+      for (int64_t c = 0; c < n; ++c) sum[c] += frame[c];
     }
-    for (int64_t c = 0; c < n; ++c) m[c] /= count;
+    for (int64_t c = 0; c < n; ++c) m[c] = static_cast<T>(sum[c] / count);
     for (size_t i = 0; i < frames.offsets.size(); ++i) {
       if (!frames.valid[i]) continue;
       const T* frame = input + frames.offsets[i];
       RF_SIMD
-      for (int64_t c = 0; c < n; ++c) v[c] += (frame[c] - m[c]) * (frame[c] - m[c]);
+      for (int64_t c = 0; c < n; ++c) squares[c] += (frame[c] - m[c]) * (frame[c] - m[c]);
     }
     for (int64_t c = 0; c < n; ++c) {
-      v[c] /= count;
+      v[c] = static_cast<T>(squares[c] / count);
       inv[c] = 1 / std::sqrt(v[c] + static_cast<T>(eps));
     }
     std::copy(m, m + n, inv - n);
